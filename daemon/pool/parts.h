@@ -5,13 +5,6 @@
 
 namespace maru::daemon {
 
-// What draining has left.
-struct DrainCount {
-  uint64_t pages = 0;   // in use
-  uint64_t blocks = 0;  // among them
-  uint64_t pinned = 0;  // among those
-};
-
 // What a pool does now and then, as far as it is left: so much of each part.
 struct Upkeep {
   uint64_t retired_lines = 0, held_lines = 0, sweep_pages = 0, count_pages = 0, feed_pages = 0, pin_slots = 0;

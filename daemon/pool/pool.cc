@@ -59,9 +59,9 @@ Result<void> Pool::State::begin(uint64_t now) {
   core.self.trust = &core;
   regions.set_up();
   queues.set_up();
-  if (auto begun = begin_room(); !begun) return begun;
+  if (auto begun = room.set_up(); !begun) return begun;
   retired.set_up();
-  poison_known.resize(core.pages());
+  poison.set_up();
   findings.resize(core.pages());
   core.show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
@@ -222,9 +222,9 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   state->adopt_lanes(&begun);
   state->tenants.adopt();
   state->adopt_regions();
-  state->adopt_room();
+  state->room.adopt();
   state->adopt_pages(begun);
-  state->close_bare_pages();  // pages of dead lanes are FREE by now
+  state->room.close_bare_pages();  // pages of dead lanes are FREE by now
   state->finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->core.region.is_shared()) shm::repair_entries(state->core.region, 0, state->core.region.buckets());
@@ -356,23 +356,37 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
                       std::optional<std::chrono::steady_clock::time_point> came) {
   state_->core.now_ms = now_ms;
   const auto begun = came ? *came : std::chrono::steady_clock::now();
-  RentResult result = state_->rent(lane, request, limits, request_id, ret_ticket);
+  std::string lost_because;
+  if (state_->core.region.is_shared()) {
+    if (state_->is_own_slot_lost())
+      lost_because = state_->hosts.lost_because;
+    else
+      state_->look_at_regions();
+  }
+  const uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+  Pending<RentResult> answer =
+      state_->renting.rent(lane, request, limits, request_id, round, ret_ticket != nullptr, lost_because);
   state_->regions.show_frees();
-  if (ret_ticket && *ret_ticket != 0) return result;
+  if (!answer.now) {
+    *ret_ticket = answer.ticket;
+    return {};
+  }
   const auto lasted = std::chrono::steady_clock::now() - begun;
   state_->core.totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
-  return result;
+  return *std::move(answer.now);
 }
 
-RentResult Pool::give_up_rent(uint32_t lane) { return state_->give_up_rent(lane); }
+RentResult Pool::give_up_rent(uint32_t lane) { return state_->renting.give_up(lane); }
 
 DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
                                    uint64_t* ret_ticket) {
   state_->core.now_ms = now_ms;
-  return state_->begin_delete_tree(state_->lanes.id(lane), request, ret_ticket);
+  Pending<DeleteTreeResult> answer = state_->deletions.begin(state_->lanes.id(lane), request);
+  *ret_ticket = answer.ticket;
+  return answer.now.value_or(DeleteTreeResult());
 }
 
-std::vector<DeletedTree> Pool::take_deleted_trees() { return std::exchange(state_->deleted_trees, {}); }
+std::vector<DeletedTree> Pool::take_deleted_trees() { return state_->deletions.take_deleted_trees(); }
 
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->core.now_ms = now_ms;
@@ -393,10 +407,7 @@ nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& req
   return state_->admin(command, request, ret_ticket);
 }
 
-bool Pool::may_rent(uint64_t ticket) const {
-  const bool waits_for_room = state_->room && state_->room->is_busy();
-  return state_->recency.has_ended(ticket) && !state_->queues.is_reordering() && !waits_for_room;
-}
+bool Pool::may_rent(uint64_t ticket) const { return state_->renting.may_rent(ticket); }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->core.now_ms = now_ms;
@@ -407,7 +418,7 @@ nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
   return state_->when_ordered(std::move(reply), ret_ticket);
 }
 
-nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_policy(ret_ticket); }
+nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_answer(ret_ticket); }
 
 nlohmann::json Pool::status_json(uint64_t) const {
   metrics::PageCensus census;
@@ -435,5 +446,21 @@ Result<FollowGrant> Pool::follow(uint64_t now_ms) {
 void Pool::unfollow(uint64_t incarnation) { state_->feed.unfollow(incarnation); }
 
 std::optional<uint64_t> Pool::feed_turn_ms() const { return state_->feed.turn_ms(); }
+
+void Pool::set_draining(bool draining, uint64_t now_ms) {
+  if (now_ms != 0) state_->core.now_ms = now_ms;
+  state_->drain.set(draining);
+}
+
+bool Pool::is_drained() const { return state_->drain.is_done(); }
+std::vector<TakenRegion> Pool::take_drained_regions() { return state_->drain.take_news(); }
+nlohmann::json Pool::drain_json() const { return state_->drain_json(); }
+
+std::string Pool::bad_control_memory() const { return state_->core.bad_control_memory(); }
+
+std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
+  state_->core.now_ms = now_ms;
+  return state_->poison.report_bad_page(page);
+}
 
 }  // namespace maru::daemon

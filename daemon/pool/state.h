@@ -9,6 +9,7 @@
 #include "daemon/memory/device.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
+#include "daemon/pool/answers.h"
 #include "daemon/pool/core.h"
 #include "daemon/pool/eviction/background.h"
 #include "daemon/pool/eviction/bucket_room.h"
@@ -24,13 +25,12 @@
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/lanes/pin_ages.h"
 #include "daemon/pool/limits.h"
-#include "daemon/pool/memory/region_room.h"
-#include "daemon/pool/memory/search.h"
+#include "daemon/pool/memory/evictions.h"
 #include "daemon/pool/page_bits.h"
 #include "daemon/pool/parts.h"
 #include "daemon/pool/pool.h"
 #include "daemon/pool/region_table.h"
-#include "daemon/pool/removal/tree_walk.h"
+#include "daemon/pool/removal/deletions.h"
 #include "daemon/pool/tenants/pool_tenants.h"
 #include "daemon/pool/totals.h"
 #include "libmaru/shm/audit/audit.h"
@@ -68,9 +68,6 @@ struct Pool::State final {
   uint32_t work_next = 0;     // what the next turn does first
 
   LaneTable lanes{core};
-  std::vector<ShelfEntry> shelves;
-  std::unique_ptr<RegionRoom> room;  // null: every region has some
-  uint64_t room_again_ms = 0;
 
   PoolTenants tenants;
   Findings findings;
@@ -84,17 +81,22 @@ struct Pool::State final {
   Background background{core, regions, queues, recency, evictor};
   KeyCells key_cells{{core, lanes, regions, tenants, queues, held, recency, evictor}};
   BucketRoom bucket_room{core, regions, queues, recency, evictor};
+  Trees trees{{core, lanes, feed, queues, retired, evictor}};
+  Deletions deletions{{core, lanes, evictor, trees}};
+  Expired expired{{core, lanes, regions, recency, evictor, trees}};
+  Poison poison{{core, lanes, regions, feed, findings, queues, trees}};
+  PoolRoom room{core, regions};
+  Grants grants{{core, lanes, regions, queues, evictor, room}};
+  Sweep sweep{{core, lanes, regions, findings, queues, retired, rounds, expired, poison, grants}};
+  Windows windows{{core, lanes, queues, held, evictor}};
+  Takeovers takeovers{{core, lanes, regions, queues, evictor, room, grants}};
+  Drain drain{{core, lanes, regions, evictor, grants}};
+  Renting renting{{core, lanes, regions, tenants, queues, retired, held, recency, evictor, expired, room, grants, sweep,
+                   windows, takeovers, drain}};
+  Evictions evictions{{core, lanes, regions, tenants, queues, rounds, recency, evictor, sweep, renting}};
   uint64_t reorders_seen = 0;
-  struct Ordered {
-    uint64_t ticket;
-    nlohmann::json reply;
-  };
-  std::vector<Ordered> ordered_replies;  // of those who wait for the end of that
-  uint64_t sweep_next = 0;               // page
-  uint32_t sweep_free = 0, sweep_used = 0;
-  uint64_t sweep_walked = 0;  // pages, for the tails of the dead
-  uint64_t next_full_search_ms = 0;
-  uint32_t window_next = 0;  // page: where a search for windows goes on that had not time for all
+  std::vector<Answered<nlohmann::json>> ordered_replies;  // of those who wait for the end of a new order
+  Answers<nlohmann::json> answers;
 
   std::vector<shm::Recount> recounts;  // the pass that is under way
   enum class RecountPart : uint8_t { kBegin, kPages, kCommit, kPlaces } recount_part = RecountPart::kBegin;  // of it
@@ -102,73 +104,13 @@ struct Pool::State final {
   size_t recounts_settled = 0;  // the first ones, whose counts are in; then those that have their places in the order
   uint64_t recount_again_ms = 0;
 
-  bool is_draining = false;
-  uint32_t drain_region = 0;                                                                         // the next one
-  enum class DrainPart : uint8_t { kBegin, kEvict, kClose, kCount } drain_part = DrainPart::kBegin;  // of it
-  uint32_t drain_page = 0;              // of it, the next one
-  uint64_t drain_used_before = 0;       // counted before it
-  uint64_t drain_again_ms = 0;          // a whole round took nothing away: not before this
-  bool drain_took = false;              // something in this round
-  DrainCount drain_counts, drain_left;  // of this round so far, and of the last whole one
-  bool drain_counted = false;           // there was a whole one
-  std::vector<TakenRegion> drained_news;
-
-  struct PoisonedPage {
-    PageRef ref;
-    std::optional<LaneId> filler;  // that may still write to pages behind it
-    uint64_t filled_before;        // so may clients that arrived before this number
-    enum class Others : uint8_t { kNone, kUnknown, kNoted } others = Others::kNone;  // so may clients of other hosts
-  };
-  struct PoisonReport {
-    uint32_t page;
-    uint64_t at_ms;
-  };
-  std::vector<PoisonedPage> poison_held;     // whose blocks still hold something
-  PageBits poison_known;                     // in poison_held
-  std::vector<uint32_t> poison_others;       // whom kNoted pages wait for: generations by lane, 0: for nobody there
-  std::vector<PageRef> poison_heads;         // of runs with a bad page that were being filled
-  std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
-  std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
-  uint64_t poison_pause_ms = 0, poison_again_ms = 0;
-  std::optional<TreeWalk> poison_walk;  // what is below poison_held, as that was when it began
-  size_t poison_head_next = 0;          // of poison_heads
-  // Letting go: poison_held from here on is to be looked at, and what was looked at and stays is its first part.
-  size_t poison_go_next = 0, poison_go_kept = 0;
-
-  struct Deletion {
-    LaneId asker;
-    uint64_t ticket;
-    TreeWalk walk;
-  };
-  // Of expired blocks with children that lookups met: the roots of what the next walk takes away.
-  std::vector<PageRef> expired_roots;
-  std::optional<TreeWalk> expired_walk;
-  uint64_t expired_again_ms = 0;
-  std::deque<Deletion> deletions;  // the first one is under way
-  // What a `clear` has left above blocks that are held, children before their parents. A pass is at `cleared_next`, and what it
-  // has looked at and keeps are the first `cleared_kept`.
-  std::vector<PageRef> cleared;
-  size_t cleared_next = 0, cleared_kept = 0;
-  bool is_clearing = false;  // a pass is under way
-  std::vector<DeletedTree> deleted_trees;
-  std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
   struct QuotaCommand {
     uint64_t ticket;
     std::string command;
     nlohmann::json request;
   };
   std::deque<QuotaCommand> quotas;  // the first one is being written down
-  struct Eviction {
-    uint64_t ticket = 0;
-    uint64_t round = 0;       // of touches, and of a pass over held blocks, which it waits for
-    uint64_t sweep_left = 0;  // pages
-    Shortage shortage;
-  };
-  std::deque<Eviction> evictions;  // for administrators; the first one is under way
-
-  std::unordered_map<uint32_t, Search> searches;  // by lane: of requests that go on in a later turn
-  std::optional<Takeover> giving;                 // for another host
-  uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
+  std::optional<Takeover> giving;   // for another host
 
   PinAges pin_ages;
   uint64_t pin_look_next = 0;
@@ -238,68 +180,19 @@ struct Pool::State final {
   void finish_host_reclaim();
 
   // memory/regions.cc: who rents which region, and FREE pages
-  bool claim_region(uint32_t index, LaneId owner);
-  uint64_t frees() const;
-  uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
-  bool rent_regions(Search& search);
-  std::optional<bool> look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now, uint64_t* pages_left);
-  uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
-  void settle_region(uint32_t index);
-  void orphan_region(uint32_t index);
 
   // memory/room.cc: room in the file system of a pool's file
-  Result<void> begin_room();
-  void adopt_room();
-  void close_bare_pages();
-  void step_room();
-  bool has_room(uint32_t index) const { return !room || room->has(index); }
-  bool waits_for_room(const Shortage& shortage, bool may_wait);
 
   // memory/rent.cc
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id,
-                  uint64_t* ret_ticket);
-  std::optional<RentResult> refusal_to(uint32_t lane, const wire::RentRequest& request);
-  bool may_choose(uint64_t* round);
-  RentResult give_up_rent(uint32_t lane);
-  Search take_search(uint32_t lane, bool was_begun);
-  void drop_search(uint32_t lane);
-  void begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
-                  uint32_t request_id) const;
-  void begin_search(Search& search) const;
-  void choose(Search& search, const wire::RentRequest& request, const RentLimits& limits);
-  void choose_at_last(Search& search, std::span<const uint32_t> all);
-  void look_at_retired(Search& search, std::span<const uint32_t> all);
-  void look_for_free(Search& search, std::span<const uint32_t> all);
-  void search_everywhere(Search& search, std::span<const uint32_t> all);
-  uint64_t window_part(uint64_t run_pages) const;
-  uint64_t window_pages(uint64_t run_pages) const;
-  bool takes_another_turn(Search& search) const;
-  RentResult finish(Search& search, const wire::RentRequest& request, const RentLimits& limits);
 
   // memory/takeover.cc: a region of one client for another
-  uint64_t pin_lines() const;
-  bool begin_takeover(Search& search, TakeFrom whom);
-  void step_takeover(Search& search);
-  bool look_for_pins(Takeover& takeover, Shortage& shortage) const;
-  void sort_candidates(Takeover& takeover) const;
-  RegionOutlook look_at_region(uint32_t index) const;
-  bool choose_region(Takeover& takeover, Shortage& shortage) const;
-  bool is_still_anothers(const Takeover& takeover, LaneId asker) const;
-  void close_region(Takeover& takeover, Shortage& shortage);
-  bool empty_region(Takeover& takeover, Shortage& shortage);
-  void hand_over(Takeover& takeover, Shortage& shortage);
-  void end_takeover(Search& search);
 
   // hosts/wish.cc: a region of this host for another one
-  void ask_for_region();
   void begin_giving();
   bool step_giving();
   void answer_wish();
 
   // eviction/evict.cc
-  void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
-  void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
-  bool step_expired();
 
   // eviction/background.cc: between the watermarks
 
@@ -307,24 +200,13 @@ struct Pool::State final {
 
   // eviction/make_room.cc: "evict" of administrators
   nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
-  bool step_eviction(Eviction& eviction);
-  bool step_evictions();
 
   // memory/window.cc: room for a run among blocks of other sizes
-  bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
-  enum class WindowLook : uint8_t { kMayGo, kMustStay, kUnfinished };
-  WindowLook may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
-  bool empty_window(uint32_t first, Shortage& shortage);
 
   // eviction/policy.cc: what the policy is asked, and told of the blocks
   nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
-  nlohmann::json late_policy(uint64_t* ret_ticket);
-  void settle_ordered();
 
   // eviction/recency.cc
-  uint64_t sweep(uint64_t pages);
-  void sweep_shelf(uint32_t shelf);
-  void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
 
   // lanes/reclaim.cc
   void begin_reclaim(uint32_t lane);
@@ -342,46 +224,21 @@ struct Pool::State final {
   bool step_recounts(bool in_turns);
 
   // removal/tree.cc
-  void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
-  void begin_whole(TreeWalk& walk) const;
-  bool is_higher(PageRef parent, uint32_t page) const;
-  bool step_tree(TreeWalk& walk, uint64_t& budget);
-  bool gather_links(TreeWalk& walk, uint64_t& budget);
-  bool climb(TreeWalk& walk, uint64_t& budget);
-  bool take_tree(TreeWalk& walk, uint64_t& budget);
-  bool counts_for_parent(uint32_t page, PageWord found) const;
 
   // removal/delete.cc
-  bool begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const;
   nlohmann::json remove(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   nlohmann::json late_answer(uint64_t* ret_ticket);
-  void keep_answer(uint64_t ticket, nlohmann::json reply);
-  DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
-  bool step_deletions();
-  void keep_clearing(TreeWalk& walk);
-  bool take_key(PageRef ref);
-  bool step_cleared();
+  void collect_answers();
+  nlohmann::json wait_for(uint64_t ticket, uint64_t* ret_ticket);
+  nlohmann::json drain_json() const;
 
   // tenants/quota.cc
   nlohmann::json quota(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   void step_quotas();
 
   // memory/drain.cc
-  bool step_drain(const LineBudget& budget);
-  bool drain_one_region(uint32_t index, const LineBudget& budget);
 
   // removal/poison.cc: bad memory
-  shm::PoisonStatus poison(uint32_t page);
-  void keep_poisoned(const PoisonedPage& poisoned);
-  bool look_at_poison_heads();
-  bool let_poison_go(const std::vector<bool>& has_below, uint64_t& budget);
-  bool is_over(LaneId lane) const;
-  void note_others();
-  bool are_others_gone();
-  bool step_poison();
-  void adopt_poison(uint32_t page);
-  void know_poison(uint32_t page);
-  std::string report_bad_page(uint64_t page);
   nlohmann::json poison_command(const nlohmann::json& request);
   nlohmann::json list_poisoned(const nlohmann::json& request);
 
@@ -406,8 +263,7 @@ struct Pool::State final {
   void restart_audits();
   void drop_rest_audit();
   std::vector<uint32_t> take_ended_lanes();
-  nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
-                                uint64_t* ret_ticket);
+  nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, uint64_t* ret_ticket);
   void lane_ended(uint32_t lane);
   void end_lane(uint32_t lane);
   std::vector<uint64_t> audits_wanted;  // by ticket, when the one that is under way is done

@@ -47,11 +47,7 @@ uint64_t take_of(uint64_t& left, uint64_t most) {
 // A step of one work. Returns true when there is more of it to do right away.
 bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
   switch (Work(which)) {
-    case kMending: {
-      const bool has_more = queues.step_mending();
-      settle_ordered();
-      return has_more;
-    }
+    case kMending: return queues.step_mending();
     case kTouches: return !recency.drain(kTouchesPerDrain);
     case kHeld:
       if (held.is_pass_due()) held.look(budget.left());
@@ -59,22 +55,20 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kReclaim: return step_reclaim(budget);
     case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
     case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
-    case kPoison: return step_poison();
-    case kDeletions: return step_deletions();
-    case kEvictions: return step_evictions();
-    case kExpired: return step_expired();
+    case kPoison: return poison.step();
+    case kDeletions: return deletions.step();
+    case kEvictions: return evictions.step();
+    case kExpired: return expired.step();
     case kAudit: return step_audit();
     case kRestAudit: return step_rest_audit();
     case kRecounts: return step_recounts(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
     case kFeed: return feed.fill(kSweepPagesPerTurn);
-    case kClearing:
-      if (is_clearing) is_clearing = step_cleared();
-      return is_clearing;
-    case kDrain: return is_draining && step_drain(budget);
-    case kKeyCells: return !is_draining && key_cells.step();
-    case kWatermarks: return !is_draining && background.step();
+    case kClearing: return deletions.step_pass();
+    case kDrain: return drain.is_on() && drain.step(budget);
+    case kKeyCells: return !drain.is_on() && key_cells.step();
+    case kWatermarks: return !drain.is_on() && background.step();
     case kWorkCount: break;
   }
   return false;
@@ -93,7 +87,7 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     upkeep.held_lines = kHeldLinesOfUpkeep;
     upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, core.pages());
     upkeep.count_pages = std::min(kCountedPagesOfUpkeep, core.pages());
-    is_clearing = !cleared.empty();
+    deletions.begin_pass();
     feed.note_moves();
     upkeep.feed_pages = std::min(feed.pages_wanted(), core.pages());
   }
@@ -106,7 +100,7 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     else if (upkeep.held_lines > 0)
       held.look(take_of(upkeep.held_lines, lines));
     else if (upkeep.sweep_pages > 0)
-      sweep(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
+      sweep.step(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
     else if (upkeep.count_pages > 0)
       background.count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
     else if (feed.is_there() && upkeep.feed_pages > 0)
@@ -133,7 +127,7 @@ bool Pool::State::turn() {
   queues.separate_tenants();
   cool_regions();
   step_quotas();
-  step_room();
+  room.step();
   queues.begin_turn();
   const LineBudget budget(core.meter, kLinesPerTurn);
   bool has_more = false;
@@ -148,6 +142,7 @@ bool Pool::State::turn() {
 
 // What requests have read since the last turn counts for this one.
 void Pool::State::end_turn() {
+  collect_answers();
   core.totals.turn_lines_max = std::max(core.totals.turn_lines_max, core.meter.read() - lines_before);
   lines_before = core.meter.read();
   regions.show_frees();

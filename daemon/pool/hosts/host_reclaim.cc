@@ -110,7 +110,7 @@ bool Pool::State::settle_inherited(uint64_t count) {
       reclaim.inherited.size(), reclaim.next_inherited + std::max<uint64_t>(1, count / core.region.region_pages()));
   for (; reclaim.next_inherited < to; ++reclaim.next_inherited) {
     const uint32_t index = reclaim.inherited[reclaim.next_inherited];
-    if (regions[index].state == RegionState::kOrphaned) settle_region(index);
+    if (regions[index].state == RegionState::kOrphaned) grants.settle_region(index);
     if (regions[index].state != RegionState::kUnused && !regions[index].is_foreign)
       queues.for_shelves(index,
                          [&](uint32_t shelf) { queues.mend(shelf); });  // an empty one may be another host's by now

@@ -168,7 +168,7 @@ void Pool::State::leave_slot() {
   retired.finish_all();
   if (retired.size() != 0 || hosts.reclaim.host != kNoHost || !hosts.waiting.empty()) return;
   for (uint32_t i : regions.own_regions())
-    if (regions[i].state != RegionState::kUnused) settle_region(i);
+    if (regions[i].state != RegionState::kUnused) grants.settle_region(i);
   shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
   lanes.show_lane(lanes.first, format::LaneState::kFree);
   shm::set_lane_bit(core.region, lanes.first, false);
@@ -388,7 +388,7 @@ void Pool::State::look_at_regions() {
       entry = {};
       entry.generation = shown.generation();
     } else if (uint32_t generation = 0;
-               !is_draining && shm::inherit_left_region(core.region, i, core.host, &generation)) {
+               !drain.is_on() && shm::inherit_left_region(core.region, i, core.host, &generation)) {
       entry = {};
       entry.state = RegionState::kOrphaned;
       entry.generation = generation;

@@ -13,22 +13,6 @@
 
 namespace maru::daemon {
 
-// A host that rents less than its share asks the host that rents the most. The other host may refuse. A region that it gives
-// up belongs to no host, and the first host that asks for a region rents it.
-void Pool::State::ask_for_region() {
-  std::vector<uint32_t> rented(core.region.hosts(), 0);
-  for (uint32_t i = 0; i < regions.size(); ++i) {
-    const uint32_t host = shm::host_of_region(core.region, i);
-    if (host < core.region.hosts()) ++rented[host];
-  }
-  const auto users = std::max<ptrdiff_t>(
-      1, std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; }) + (rented[core.host] == 0));
-  const size_t share = std::max<size_t>(1, regions.size() / size_t(users));
-  const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
-  if (rented[core.host] >= share || rented[most] <= share || most == core.host) return;
-  shm::ask_for_region(core.region, most, core.host, core.host_generation);
-}
-
 // The candidates are all regions that a client of this host rents, or rented.
 void Pool::State::begin_giving() {
   giving.emplace().pinned.assign(regions.size(), false);
@@ -49,20 +33,20 @@ bool Pool::State::step_giving() {
   room.run_pages = core.region.region_pages();
   room.lines_left = kWishLinesPerLook;
   if (region_given.part == Part::kPins) {
-    if (!look_for_pins(region_given, room)) return false;
+    if (!takeovers.look_for_pins(region_given, room)) return false;
     std::erase_if(region_given.candidates, [&](uint32_t index) { return region_given.pinned[index]; });
     region_given.part = Part::kChoice;
   }
   if (region_given.part == Part::kChoice) {
-    const bool saw_all = choose_region(region_given, room);
+    const bool saw_all = takeovers.choose_region(region_given, room);
     if (!region_given.index) return saw_all;
-    if (!is_still_anothers(region_given, {})) return true;
+    if (!takeovers.is_still_anothers(region_given, {})) return true;
     hosts.wish_next = *region_given.index + 1;
-    close_region(region_given, room);
+    takeovers.close_region(region_given, room);
   }
-  if (!is_still_anothers(region_given, {})) return true;
-  if (!empty_region(region_given, room)) return false;
-  settle_region(*region_given.index);
+  if (!takeovers.is_still_anothers(region_given, {})) return true;
+  if (!takeovers.empty_region(region_given, room)) return false;
+  grants.settle_region(*region_given.index);
   ++core.totals.regions_taken;
   return true;
 }

@@ -115,23 +115,15 @@ struct Pool::State::RestAudit {
 json Pool::State::check(bool is_quiesced, uint64_t* ret_ticket) {
   if (!ret_ticket || (*ret_ticket == 0 && core.pages() <= kAuditedAtOncePages))
     return is_quiesced ? check_at_rest() : check_now();
-  if (is_quiesced) return check_in_turns(rest_audits_wanted, rest_audit ? &rest_audit->tickets : nullptr, ret_ticket);
-  return check_in_turns(audits_wanted, live_audit ? &live_audit->tickets : nullptr, ret_ticket);
+  if (is_quiesced) return check_in_turns(rest_audits_wanted, ret_ticket);
+  return check_in_turns(audits_wanted, ret_ticket);
 }
 
-// `asked`: who waits for the one that is under way.
-json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
-                                 uint64_t* ret_ticket) {
-  if (*ret_ticket != 0) {
-    const auto waits = [&](const std::vector<uint64_t>& tickets) {
-      return std::find(tickets.begin(), tickets.end(), *ret_ticket) != tickets.end();
-    };
-    if (waits(wanted) || (asked && waits(*asked))) return {};
-    return late_answer(ret_ticket);
-  }
+json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, uint64_t* ret_ticket) {
+  if (*ret_ticket != 0) return late_answer(ret_ticket);
   if (wanted.size() >= kAuditsWantedMax) return refusal(EAGAIN, "too many audits are wanted already: try again");
-  wanted.push_back(*ret_ticket = ++core.last_ticket);
-  return {};
+  wanted.push_back(++core.last_ticket);
+  return wait_for(core.last_ticket, ret_ticket);
 }
 
 bool Pool::State::is_quiesced() const { return rest_audit && rest_audit->is_prepared; }
@@ -146,7 +138,7 @@ bool Pool::State::step_rest_audit() {
   RestAudit& audit = *rest_audit;
   if (!audit.is_prepared) {
     if (audit.swept < core.pages()) {
-      audit.swept += sweep(kSweepPagesPerTurn);
+      audit.swept += sweep.step(kSweepPagesPerTurn);
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
       // Whoever waits for that says whether there is more to do right away.
       if (!audit.settle_until_ms) audit.settle_until_ms = core.now_ms + kSettlePauseMs;
@@ -154,7 +146,7 @@ bool Pool::State::step_rest_audit() {
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
       const bool has_settled = !lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
-                               findings.orphans.empty() && deletions.empty();
+                               findings.orphans.empty() && !deletions.is_busy();
       if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       recency.drain(kTouchesPerDrain);
       take_findings();
@@ -169,7 +161,7 @@ bool Pool::State::step_rest_audit() {
   report.findings += audit.found.size();
   all.insert(all.end(), audit.found.begin(), audit.found.end());
   const json reply = tell_audit(all, report, true);
-  for (const uint64_t ticket : audit.tickets) keep_answer(ticket, reply);
+  for (const uint64_t ticket : audit.tickets) answers.give(ticket, reply);
   rest_audit.reset();
   for (const uint32_t lane : take_ended_lanes()) end_lane(lane);
   return !rest_audits_wanted.empty();
@@ -188,6 +180,9 @@ void Pool::State::restart_audits() {
 
 // Whoever asked is told that the pool went away: late_answer().
 void Pool::State::drop_rest_audit() {
+  if (rest_audit)
+    for (const uint64_t ticket : rest_audit->tickets) answers.drop(ticket);
+  for (const uint64_t ticket : rest_audits_wanted) answers.drop(ticket);
   rest_audit.reset();
   rest_audits_wanted.clear();
 }
@@ -231,7 +226,7 @@ bool Pool::State::step_audit() {
   }
   if (!live_audit->run.step(kAuditStepsPerTurn)) return true;
   const json reply = tell_audit(live_audit->found.findings, live_audit->run.report(), false);
-  for (const uint64_t ticket : live_audit->tickets) keep_answer(ticket, reply);
+  for (const uint64_t ticket : live_audit->tickets) answers.give(ticket, reply);
   live_audit.reset();
   return !audits_wanted.empty();
 }
@@ -240,7 +235,7 @@ bool Pool::State::step_audit() {
 // the same words is reported.
 json Pool::State::check_at_rest() {
   recency.drain_all();
-  sweep(core.pages());
+  sweep.step(core.pages());
   take_findings();
   retired.finish_all();
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));

@@ -364,8 +364,8 @@ json Pool::State::status(const metrics::PageCensus& census) const {
   // Of the FREE pages, the share that is not in the longest run of them.
   reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - census.longest_free) * 100 / free_pages;
   if (!audit_json.empty()) reply["audit"] = audit_json;
-  if (room) reply["unreserved_bytes"] = room->lacking_bytes();
-  if (room && !room->full_because().empty()) reply["full_because"] = room->full_because();
+  if (room.is_asked()) reply["unreserved_bytes"] = room.lacking_bytes();
+  if (!room.full_because().empty()) reply["full_because"] = room.full_because();
   if (const auto hosts_now = hosts_by_state())
     reply["hosts"] = {{"live", (*hosts_now)[0]}, {"suspect", (*hosts_now)[1]}, {"dead", (*hosts_now)[2]}};
   return reply;

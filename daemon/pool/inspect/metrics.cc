@@ -68,7 +68,7 @@ void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
     snapshot.audited_unix_ms = audit_json["at_ms"].get<uint64_t>();
   }
   snapshot.hosts = hosts_by_state();
-  snapshot.unreserved_bytes = room ? room->lacking_bytes() : 0;
+  snapshot.unreserved_bytes = room.lacking_bytes();
 
   tenants.read_accounts();
   const TenantTable& table = tenants.table();

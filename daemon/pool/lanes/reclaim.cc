@@ -23,7 +23,7 @@ constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
-  drop_search(lane);
+  renting.drop_search(lane);
   recency.take_last_of(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kReclaiming;
@@ -104,7 +104,7 @@ bool Pool::State::settle_lane(uint32_t lane, const LineBudget& budget) {
   take_findings(budget.left());
   if (findings.orphans.taken() < record.orphans_until) return false;
   for (const uint32_t index : regions.regions_of(id)) {
-    settle_region(index);
+    grants.settle_region(index);
     if (budget.is_spent()) return false;
   }
   while (record.overflow_next < core.region.overflow_buckets()) {

@@ -87,7 +87,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   for (uint64_t i = 0; i < core.pages(); ++i) {
     const auto page = uint32_t(i);
     const PageWord now = shm::adopt_page(adoption, page);
-    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
+    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) poison.adopt(page);
     if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) retired.add(PageRef::of(page, now.generation()));
   }
   shm::adopt_overflow(core.region, lanes);
@@ -107,10 +107,10 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
-      if (has_room(i)) shm::open_region_pages(core.region, i);  // what the last marud was about to give
+      if (room.has(i)) shm::open_region_pages(core.region, i);  // what the last marud was about to give
       regions.show_region(i);
     } else if (!regions[i].is_foreign && !(core.region.is_shared() && regions[i].state == RegionState::kUnused)) {
-      settle_region(i);
+      grants.settle_region(i);
     }
   queues.tell_time();
   for (uint32_t i = 0; i < queues.shelves.size(); ++i) queues.rebuild(i);

@@ -125,7 +125,7 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint64_t turns = 0; turns < 64 * (core.pages() / kLinkedPagesPerTurn + 1) * core.region.lanes() && turn();
        ++turns) {
   }
-  close_bare_pages();  // of the lanes that were taken back
+  room.close_bare_pages();  // of the lanes that were taken back
   Verified verified;
   std::vector<uint8_t> bad(core.pages(), 0);
   std::vector<uint32_t> unreadable;
@@ -133,8 +133,8 @@ Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
     return tl::unexpected(looked.error());
   drop_bad(bad, verified);
   // Not before their blocks are gone, so that nothing is left to let go.
-  for (uint32_t page : unreadable) poison(page);
-  while (step_poison()) {  // ends: one look at the pool, in slices
+  for (uint32_t page : unreadable) poison.poison(page);
+  while (poison.step()) {  // ends: one look at the pool, in slices
   }
   const nlohmann::json report = repair_bookkeeping(verified);
   if (report["found"] != 0)
