@@ -45,66 +45,30 @@ shm::FormatWishes wishes_of(const PoolConfig& config, uint64_t bytes) {
 
 // From here on the region is mapped and checked, and the epoch is known.
 Result<void> Pool::State::begin(uint64_t now) {
-  now_ms = now;
-  boot_words(config.sharing.boot_id.empty() ? current_boot_id() : config.sharing.boot_id, boot_id);
-  pid_namespace = own_pid_namespace();
+  core.now_ms = now;
+  boot_words(core.config.sharing.boot_id.empty() ? current_boot_id() : core.config.sharing.boot_id, core.boot_id);
+  core.pid_namespace = own_pid_namespace();
   if (auto claimed = claim_slot(); !claimed) return claimed;
-  const uint32_t own_lane = region.daemon_lane_of(hosts.self);
-  lanes.first = own_lane;
-  lanes.end = own_lane + region.lanes_per_host();
-  lanes.hosts = region.hosts();
-  lanes.locks.begin(*device, own_lane);
-  pin_counts.assign(shm::PinTable::counts_needed(region.layout()), AtomicU32{});
-  pins = shm::PinTable(region, own_lane, pin_counts);
-  self.region = &region;
-  self.pins = &pins;
-  tenants.begin(config.name, region, lanes.in_use, {lanes.first, lanes.end}, config.tenants);
-  self.returns = &tenants;
-  self.trust = this;
-  order = EvictionOrder(region.policy_table(), region.region_pages(), *this);
-  lanes.records.assign(region.lanes(), {});
-  regions.assign(region.regions(), {});
-  shelves.assign(order.shelves(), {});
-  if (auto begun = begin_room(); !begun) return begun;
-  held.resize(pages());
-  retired_known.resize(pages());
-  poison_known.resize(pages());
-  findings.resize(pages());
-  order.count_lines(&meter);
-  show_host(false);
+  lanes.set_up();
+  core.pin_counts.assign(shm::PinTable::counts_needed(core.region.layout()), AtomicU32{});
+  core.pins = shm::PinTable(core.region, lanes.first, core.pin_counts);
+  core.self.region = &core.region;
+  core.self.pins = &core.pins;
+  tenants.begin(core.config.name, core.region, lanes.in_use, {lanes.first, lanes.end}, core.config.tenants);
+  core.self.returns = &tenants;
+  core.self.trust = &core;
+  regions.set_up();
+  queues.set_up();
+  if (auto begun = room.set_up(); !begun) return begun;
+  retired.set_up();
+  poison.set_up();
+  findings.resize(core.pages());
+  core.show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
-  if (auto written = write_out_host(); !written) return written;
-  self.id = lanes.daemon = shm::daemon_lane(region, hosts.self);
-  if (region.is_shared()) {  // to the other hosts marud's lane is one like any other
-    lanes.records[own_lane].generation = self.id.generation;
-    lanes.records[own_lane].who.pid = ::getpid();
-    lanes.records[own_lane].attached_ms = now;
-    lanes.in_use.add(own_lane);
-    show_lane(own_lane, format::LaneState::kLive);
-    shm::set_lane_bit(region, own_lane, true);
-  }
-  // Whose regions are whose is not known yet, and the queues of another host's are not to be touched.
-  for (RegionEntry& entry : regions) entry.is_foreign = region.is_shared();
-  return set_policy(std::string(config.policy), PolicyOptions(config.policy_options), false);
-}
-
-void Pool::State::show_host(bool is_clean) {
-  format::HostRecord& host = region.host(hosts.self);
-  // For readers that only look; the epoch is what clients compare.
-  if (shows_boot) {
-    host.boot_id_lo.store_relaxed(boot_id[0]);
-    host.boot_id_hi.store_relaxed(boot_id[1]);
-  }
-  host.serves.store_relaxed(epoch << 16 | wire::kMinorVersion);
-  host.process.store_relaxed(uint64_t(::getpid()));
-  host.heartbeat_ms.store_relaxed(now_ms);
-  host.clean.store_relaxed(is_clean ? 1 : 0);
-  host.epoch.store_release(epoch);
-  shm::flush(region, host);
-}
-
-Result<void> Pool::State::write_out_host() const {
-  return device->write_out_control(&region.host(hosts.self), sizeof(format::HostRecord));
+  if (auto written = core.write_out_host(); !written) return written;
+  core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
+  if (core.region.is_shared()) lanes.set_up_own(now);
+  return queues.set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
 }
 
 Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes) {
@@ -147,31 +111,33 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                                            const std::array<uint8_t, 16>& uuid,
                                            const std::array<uint64_t, 16>& secret) {
   auto state = std::make_unique<State>();
-  state->config = config;
-  state->device = std::move(device);
-  const shm::FormatWishes wishes = wishes_of(config, state->device->bytes());
+  state->core.config = config;
+  state->core.device = std::move(device);
+  const shm::FormatWishes wishes = wishes_of(config, state->core.device->bytes());
   format::Parameters parameters;
   shm::Layout layout;
-  const shm::Pieces pieces = {state->device->control_room(), state->device->pages_room()};
-  const char* problem = state->device->is_split() ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
-                                                  : shm::choose_parameters(wishes, &parameters);
+  const shm::Pieces pieces = {state->core.device->control_room(), state->core.device->pages_room()};
+  const char* problem = state->core.device->is_split()
+                            ? shm::choose_parameters_in_two(wishes, pieces, &parameters, &layout)
+                            : shm::choose_parameters(wishes, &parameters);
   if (problem == nullptr) problem = shm::plan_layout(parameters, &layout);
   if (problem) {
-    const std::string what = "format pool \"" + config.name + "\" on " + state->device->name() + ": found " +
+    const std::string what = "format pool \"" + config.name + "\" on " + state->core.device->name() + ": found " +
                              size_text(wishes.pool_bytes) + ", expected ";
     if (std::string_view(problem).starts_with("page_bytes"))
       return failure(EINVAL, what + "fewer and larger pages: " + problem);
-    const auto least = state->device->is_split() ? std::nullopt : least_bytes(wishes);
+    const auto least = state->core.device->is_split() ? std::nullopt : least_bytes(wishes);
     return failure(EINVAL, what + (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " +
                                problem + "; make it larger, or say fewer lanes, pins or touch_entries");
   }
-  if (auto fits = check_memory_limit(state->device->control_fd(), layout.control_bytes,
+  if (auto fits = check_memory_limit(state->core.device->control_fd(), layout.control_bytes,
                                      "the control region of pool \"" + config.name + "\"");
       !fits)
     return tl::unexpected(fits.error());
-  if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
-  if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
-  state->device->collapse_control();
+  if (auto taken = state->core.device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
+  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped)
+    return tl::unexpected(mapped.error());
+  state->core.device->collapse_control();
 
   shm::FormatIdentity identity = {};
   if (!fill_random(identity.uuid, sizeof(identity.uuid)) || !fill_random(identity.secret, sizeof(identity.secret)))
@@ -181,94 +147,101 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   identity.created_unix_ms = now_ms;
   identity.checksums = config.checksums || config.sharing.is_shared;
   identity.shared = config.sharing.is_shared;
-  identity.durable = !identity.shared && is_persistent(*state->device);
+  identity.durable = !identity.shared && is_persistent(*state->core.device);
   // Before the label of the pages: a formatting that is cut off between the two is known by it.
   shm::FormatClaim found;
-  if (!shm::claim_format(state->device->control(), identity.shared ? machine_number(config.sharing) : 0, &found))
-    return failure(EBUSY, "format " + state->device->name() + ": found that " +
+  if (!shm::claim_format(state->core.device->control(), identity.shared ? machine_number(config.sharing) : 0, &found))
+    return failure(EBUSY, "format " + state->core.device->name() + ": found that " +
                               (found.is_one() ? "another host formats it at this moment, or died over it"
                                               : "another host has formatted it meanwhile") +
                               ", expected it blank still; start marud again when that host serves it");
-  shm::settle_uuid(state->device->control(), identity.uuid);
+  shm::settle_uuid(state->core.device->control(), identity.uuid);
   // On a disk, too, claim, label and header come in this order, so that a power loss leaves what a death does.
-  if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
-  if (auto labelled = state->device->label_pages(identity.uuid, identity.shared); !labelled)
+  if (auto written = state->core.device->write_out(); !written) return tl::unexpected(written.error());
+  if (auto labelled = state->core.device->label_pages(identity.uuid, identity.shared); !labelled)
     return tl::unexpected(labelled.error());
-  if (auto written = state->device->write_out(); !written) return tl::unexpected(written.error());
+  if (auto written = state->core.device->write_out(); !written) return tl::unexpected(written.error());
   // A memory device was made now and is zero; clearing it would only touch all of it.
-  const bool is_zero = state->device->kind() == "memory";
-  problem = shm::ControlRegion::format(state->device->control(), parameters, identity, is_zero, &state->region);
-  if (state->device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
+  const bool is_zero = state->core.device->kind() == "memory";
+  problem =
+      shm::ControlRegion::format(state->core.device->control(), parameters, identity, is_zero, &state->core.region);
+  if (state->core.device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
   // The claim may have gone with it, as if somebody else had written there.
-  if (const auto bad = state->device->bad_control_memory(); problem && !bad.empty())
+  if (const auto bad = state->core.device->bad_control_memory(); problem && !bad.empty())
     return failure(EHWPOISON, "format pool \"" + config.name + "\": found bad memory at byte " +
-                                  std::to_string(bad.front().offset) + " of " + state->device->name() +
+                                  std::to_string(bad.front().offset) + " of " + state->core.device->name() +
                                   ", expected a device that can be written; have it repaired, or name another one");
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
-  shm::flush(state->region, state->device->control().data(), layout.control_bytes);
+  shm::flush(state->core.region, state->core.device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   for (RegionEntry& entry : state->regions) entry.is_foreign = false;  // nobody else knows the pool yet
-  if (state->region.is_shared()) state->device->share();
-  state->device->keep();
+  if (state->core.region.is_shared()) state->core.device->share();
+  state->core.device->keep();
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
 
 Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                           bool is_doubtful) {
   auto state = std::make_unique<State>();
-  state->config = config;
-  state->device = std::move(device);
-  state->shows_boot = !is_doubtful;
+  state->core.config = config;
+  state->core.device = std::move(device);
+  state->core.shows_boot = !is_doubtful;
   const auto refuse = [&](const char* problem) {
     return failure(EBADMSG, "adopt pool \"" + config.name + "\": " + problem);
   };
-  const uint64_t bytes = state->device->bytes();
+  const uint64_t bytes = state->core.device->bytes();
   if (bytes < sizeof(format::Header)) return refuse("the device is smaller than a header");
-  if (auto mapped = state->device->map_control(sizeof(format::Header)); !mapped) return tl::unexpected(mapped.error());
+  if (auto mapped = state->core.device->map_control(sizeof(format::Header)); !mapped)
+    return tl::unexpected(mapped.error());
   format::Header header;
-  std::copy_n(state->device->control().data(), sizeof(header), reinterpret_cast<std::byte*>(&header));
+  std::copy_n(state->core.device->control().data(), sizeof(header), reinterpret_cast<std::byte*>(&header));
   shm::Layout layout;
   if (const char* problem = shm::ControlRegion::check_header(header, bytes, &layout)) return refuse(problem);
-  if (state->device->is_split() && header.parameters.pages * header.parameters.page_bytes > state->device->pages_room())
+  if (state->core.device->is_split() &&
+      header.parameters.pages * header.parameters.page_bytes > state->core.device->pages_room())
     return refuse("the device of its pages is smaller than they are");
   // A copy of the file may lack pages that are zero.
-  if (auto taken = state->device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
-  if (auto mapped = state->device->map_control(layout.control_bytes); !mapped) return tl::unexpected(mapped.error());
-  if (const char* problem = shm::ControlRegion::attach(state->device->control(), bytes, &state->region))
+  if (auto taken = state->core.device->allocate(layout.control_bytes); !taken) return tl::unexpected(taken.error());
+  if (auto mapped = state->core.device->map_control(layout.control_bytes); !mapped)
+    return tl::unexpected(mapped.error());
+  if (const char* problem = shm::ControlRegion::attach(state->core.device->control(), bytes, &state->core.region))
     return refuse(problem);
-  if (state->region.is_shared() != config.sharing.is_shared)
+  if (state->core.region.is_shared() != config.sharing.is_shared)
     return refuse(config.sharing.is_shared
                       ? "found a pool of one host, expected one that was formatted with profile = \"shared\" (use "
                         "profile = \"local\", or format it anew)"
                       : "found a pool that several hosts share, expected profile = \"shared\" in the configuration: "
                         "another host may be using it");
   // Who wrote the magic number may have died before this; a host that is lost now would take the whole pool with it.
-  shm::flush(state->region, state->device->control().data(), sizeof(header));
-  if (auto written = state->device->write_out_control(state->device->control().data(), sizeof(header)); !written)
+  shm::flush(state->core.region, state->core.device->control().data(), sizeof(header));
+  if (auto written = state->core.device->write_out_control(state->core.device->control().data(), sizeof(header));
+      !written)
     return tl::unexpected(written.error());
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> begun;
   state->adopt_lanes(&begun);
   state->tenants.adopt();
   state->adopt_regions();
-  state->adopt_room();
+  state->room.adopt();
   state->adopt_pages(begun);
-  state->close_bare_pages();  // pages of dead lanes are FREE by now
+  state->room.close_bare_pages();  // pages of dead lanes are FREE by now
   state->finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
-  if (state->region.is_shared()) shm::repair_entries(state->region, 0, state->region.buckets());
+  if (state->core.region.is_shared()) shm::repair_entries(state->core.region, 0, state->core.region.buckets());
   state->adopt_audit();
-  if (state->region.is_shared()) state->device->share();
-  if (state->device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
+  if (state->core.region.is_shared()) state->core.device->share();
+  if (state->core.device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
 }
 
 // The meter starts here: the lines that the adoption read belong to no turn of a client.
-Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) { state_->lines_before = state_->meter.read(); }
+Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {
+  state_->lines_before = state_->core.meter.read();
+}
 Pool::~Pool() = default;
 
 Result<void> Pool::close() {
-  const bool is_shared = state_->region.is_shared();
+  const bool is_shared = state_->core.region.is_shared();
   state_->hosts.heartbeat.reset();
   // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
   if (is_shared && state_->is_own_slot_lost()) {
@@ -279,107 +252,46 @@ Result<void> Pool::close() {
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
   state_->finish_lanes(kReclaimPagesAtClose);
-  state_->reorder_now();  // half of that is an order that an audit takes for damaged
-  if (!state_->backlog.empty()) state_->drain_all_touches();  // the last ones of clients that have ended
+  state_->queues.reorder_now();  // half of that is an order that an audit takes for damaged
+  if (state_->recency.has_backlog()) state_->recency.drain_all();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
   // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
   // already (HostedPool::is_written_out), that was before the last turns and the lines above, so once more; it is little now.
   // And a third time, of the host record alone, since nothing says in which order one call writes.
-  auto written = is_clean && !is_shared ? state_->device->write_out() : Result<void>();
-  state_->show_host(is_clean && written);
+  auto written = is_clean && !is_shared ? state_->core.device->write_out() : Result<void>();
+  state_->core.show_host(is_clean && written);
   if (is_shared) state_->leave_slot();
-  if (written) written = state_->write_out_host();
+  if (written) written = state_->core.write_out_host();
   return written;
 }
 
-const PoolConfig& Pool::config() const { return state_->config; }
-const format::Header& Pool::header() const { return state_->region.header(); }
-const Device& Pool::device() const { return *state_->device; }
-uint64_t Pool::epoch() const { return state_->epoch; }
-uint32_t Pool::host() const { return state_->hosts.self; }
+const PoolConfig& Pool::config() const { return state_->core.config; }
+const format::Header& Pool::header() const { return state_->core.region.header(); }
+const Device& Pool::device() const { return *state_->core.device; }
+uint64_t Pool::epoch() const { return state_->core.epoch; }
+uint32_t Pool::host() const { return state_->core.host; }
 const std::string& Pool::lost_because() const { return state_->hosts.lost_because; }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
-void Pool::State::show_lane(uint32_t lane, format::LaneState lane_state) {
-  const LaneRecord& record = lanes.records[lane];
-  format::LaneIdentity& identity = region.identity(lane);
-  // Until the last of them is there, a live lane is one of no namespace at all: a marud that finds it so believes no pid.
-  constexpr uint64_t kNowhere = UINT64_MAX;
-  identity.pid_namespace.store_relaxed(kNowhere);
-  identity.process.store_release(uint64_t(record.who.pid));
-  identity.start_time.store_relaxed(record.who.start_time);
-  identity.boot_id_lo.store_relaxed(boot_id[0]);
-  identity.boot_id_hi.store_relaxed(boot_id[1]);
-  identity.credentials.store_relaxed(uint64_t(record.who.uid) << 32 | record.who.gid);
-  identity.attached_ms.store_relaxed(record.attached_ms);
-  identity.pid_namespace.store_release(record.pid_namespace);
-  const bool has_lock = record.has_lock && lane_state == format::LaneState::kLive;
-  identity.state.store_release(uint64_t(record.generation) << 48 | (has_lock ? format::kLaneHasLock : 0) |
-                               uint64_t(lane_state));  // last: a whole identity
-}
-
-// Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
-void Pool::State::show_lane_bits() {
-  for (uint32_t lane = lanes.first + !region.is_shared(); lane < lanes.end; ++lane)
-    shm::set_lane_bit(region, lane, lanes.in_use.has(lane));
-}
-
+// A process may say goodbye during a check at rest.
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
-  if (!lanes.is_live(lane)) return false;
-  // Who said goodbye during a check at rest.
-  if (std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) != ended_lanes.end()) return false;
-  const LaneRecord& record = lanes.records[lane];
-  // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
-  // start is known, and its user has to be the same.
-  const bool is_same_process = record.pid_namespace == pid_namespace
-                                   ? record.who.pid == who.pid && record.who.start_time == who.start_time
-                                   : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
-  return record.generation == generation && is_same_process && record.same_boot;
+  if (!lanes.keeps_lane(who, lane, generation)) return false;
+  return std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) == ended_lanes.end();
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                       FileDescriptor* ret_control) {
-  if (region.is_shared() && is_own_slot_lost())
-    return failure(EIO, "attach to pool \"" + config.name + "\": " + hosts.lost_because);
-  if (keeps_lane(who, previous_lane, previous_generation)) {
-    LaneRecord& record = lanes.records[previous_lane];
-    record.is_adopted = false;
-    // It goes on with the description that it has, and its lock; without that the next marud must not ask for one.
-    const bool has_lock = record.has_lock && lanes.lock_of(previous_lane) == LaneLock::kHeld;
-    if (record.pid_namespace != pid_namespace || record.who.uid != who.uid || record.who.gid != who.gid ||
-        record.has_lock != has_lock) {
-      record.has_lock = has_lock;
-      record.who = who;
-      record.pid_namespace = pid_namespace;
-      show_lane(previous_lane, format::LaneState::kLive);
-    }
-    return LaneGrant{previous_lane, previous_generation, true};
-  }
+  if (core.region.is_shared() && is_own_slot_lost())
+    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + hosts.lost_because);
+  if (keeps_lane(who, previous_lane, previous_generation)) return lanes.keep(who, previous_lane);
   auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
   if (!control) return failure(control.error().code, control.error().doing);
   for (int tries = 0; tries < 2; ++tries) {
-    const uint32_t count = region.lanes_per_host() - 1;
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t number = 1 + (next_lane - 1 + i) % count, lane = lanes.first + number;
-      LaneRecord& record = lanes.records[lane];
-      if (record.phase != LaneRecord::Phase::kFree) continue;
-      next_lane = number % count + 1;
-      const uint32_t generation = record.generation % 0xFFFF + 1;
-      record = {};
-      record.phase = LaneRecord::Phase::kLive;
-      record.generation = generation;
-      record.who = who;
-      record.pid_namespace = pid_namespace;
-      record.attached_ms = now_ms;
-      record.arrival = lanes.next_arrival++;
-      record.has_lock = control->is_open() && LaneLocks::lock(control->get(), lane, generation);
+    if (const auto grant = lanes.give(who, *control)) {
       if (ret_control) *ret_control = std::move(*control);
-      show_lane(lane, format::LaneState::kLive);
-      lanes.in_use.add(lane);
-      shm::set_lane_bit(region, lane, true);
-      return LaneGrant{lane, generation, false};
+      return *grant;
     }
     // All in use; perhaps one is only waiting to be taken back. The one that turns are at, and no more of it than one does.
     uint32_t coming = lanes.first + 1;
@@ -387,26 +299,22 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     if (coming == lanes.end) break;
     if (!reclaim_lane(coming, kLinesPerTurn))
       return failure(EAGAIN,
-                     "attach to pool \"" + config.name + "\": every lane is in use, and one is being taken back");
+                     "attach to pool \"" + core.config.name + "\": every lane is in use, and one is being taken back");
   }
-  return failure(EUSERS, "attach to pool \"" + config.name + "\": every lane is in use: found room for " +
-                             std::to_string(region.lanes_per_host() - 1) +
+  return failure(EUSERS, "attach to pool \"" + core.config.name + "\": every lane is in use: found room for " +
+                             std::to_string(core.region.lanes_per_host() - 1) +
                              " clients (lanes, fixed when the pool was formatted)");
 }
 
 Result<LaneGrant> Pool::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                uint64_t now_ms, FileDescriptor* ret_control) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   return state_->attach(who, previous_lane, previous_generation, ret_control);
 }
 
-bool Pool::State::has_lane_in(LaneRecord::Phase phase) const {
-  const auto own = std::span(lanes.records).subspan(lanes.first + 1, lanes.end - lanes.first - 1);
-  return std::any_of(own.begin(), own.end(), [&](const LaneRecord& record) { return record.phase == phase; });
-}
-
 bool Pool::is_lane_coming() const {
-  return state_->has_lane_in(LaneRecord::Phase::kReclaiming) && !state_->has_lane_in(LaneRecord::Phase::kFree);
+  return state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) &&
+         !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
 }
 
 bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
@@ -414,7 +322,7 @@ bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
 
 bool Pool::is_reclaiming() const {
   const PoolHosts& hosts = state_->hosts;
-  return !state_->ended_lanes.empty() || state_->has_lane_in(LaneRecord::Phase::kReclaiming) ||
+  return !state_->ended_lanes.empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
          hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
 }
 
@@ -436,7 +344,7 @@ void Pool::give_up_lane(uint32_t lane) {
 }
 
 void Pool::give_up_turns() {
-  state_->feed.reset();
+  state_->feed.end();
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
 }
@@ -446,28 +354,42 @@ void Pool::give_up_turns() {
 RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits,
                       uint32_t request_id, uint64_t* ret_ticket,
                       std::optional<std::chrono::steady_clock::time_point> came) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   const auto begun = came ? *came : std::chrono::steady_clock::now();
-  RentResult result = state_->rent(lane, request, limits, request_id, ret_ticket);
-  state_->show_frees();
-  if (ret_ticket && *ret_ticket != 0) return result;
+  std::string lost_because;
+  if (state_->core.region.is_shared()) {
+    if (state_->is_own_slot_lost())
+      lost_because = state_->hosts.lost_because;
+    else
+      state_->look_at_regions();
+  }
+  const uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+  Pending<RentResult> answer =
+      state_->renting.rent(lane, request, limits, request_id, round, ret_ticket != nullptr, lost_because);
+  state_->regions.show_frees();
+  if (!answer.now) {
+    *ret_ticket = answer.ticket;
+    return {};
+  }
   const auto lasted = std::chrono::steady_clock::now() - begun;
-  state_->totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
-  return result;
+  state_->core.totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
+  return *std::move(answer.now);
 }
 
-RentResult Pool::give_up_rent(uint32_t lane) { return state_->give_up_rent(lane); }
+RentResult Pool::give_up_rent(uint32_t lane) { return state_->renting.give_up(lane); }
 
 DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
                                    uint64_t* ret_ticket) {
-  state_->now_ms = now_ms;
-  return state_->begin_delete_tree(state_->lanes.id(lane), request, ret_ticket);
+  state_->core.now_ms = now_ms;
+  Pending<DeleteTreeResult> answer = state_->deletions.begin(state_->lanes.id(lane), request);
+  *ret_ticket = answer.ticket;
+  return answer.now.value_or(DeleteTreeResult());
 }
 
-std::vector<DeletedTree> Pool::take_deleted_trees() { return std::exchange(state_->deleted_trees, {}); }
+std::vector<DeletedTree> Pool::take_deleted_trees() { return state_->deletions.take_deleted_trees(); }
 
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   if (state_->lanes.is_live(lane))
     return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, now_ms, ret_why);
   *ret_why = "this lane is not in use";
@@ -481,25 +403,22 @@ void Pool::set_tenant_limits(const TenantSettings& at_run_time,
 
 nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
                            uint64_t* ret_ticket) {
-  state_->now_ms = now_ms;
+  state_->core.now_ms = now_ms;
   return state_->admin(command, request, ret_ticket);
 }
 
-bool Pool::may_rent(uint64_t ticket) const {
-  const bool waits_for_room = state_->room && state_->room->is_busy();
-  return state_->has_ended(ticket) && !state_->is_reordering() && !waits_for_room;
-}
+bool Pool::may_rent(uint64_t ticket) const { return state_->renting.may_rent(ticket); }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
-  state_->now_ms = now_ms;
-  return state_->set_policy(name, options, in_turns);
+  state_->core.now_ms = now_ms;
+  return state_->queues.set_policy(name, options, in_turns);
 }
 
 nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
   return state_->when_ordered(std::move(reply), ret_ticket);
 }
 
-nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_policy(ret_ticket); }
+nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_answer(ret_ticket); }
 
 nlohmann::json Pool::status_json(uint64_t) const {
   metrics::PageCensus census;
@@ -509,6 +428,39 @@ nlohmann::json Pool::status_json(uint64_t) const {
 nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { return state_->status(census); }
 nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
 nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->lanes_elsewhere(from); }
-bool Pool::is_shared() const { return state_->region.is_shared(); }
+bool Pool::is_shared() const { return state_->core.region.is_shared(); }
+
+int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why) {
+  state_->core.now_ms = now_ms;
+  if (state_->lanes.is_live(lane)) return state_->bucket_room.make(request, ret_why);
+  *ret_why = "this lane is not in use";
+  return ENOTCONN;
+}
+
+Result<FollowGrant> Pool::follow(uint64_t now_ms) {
+  state_->core.now_ms = now_ms;
+  if (!state_->feed.is_there()) state_->recency.drain(kTouchesPerDrain);  // what was stored before is no news
+  return state_->feed.follow();
+}
+
+void Pool::unfollow(uint64_t incarnation) { state_->feed.unfollow(incarnation); }
+
+std::optional<uint64_t> Pool::feed_turn_ms() const { return state_->feed.turn_ms(); }
+
+void Pool::set_draining(bool draining, uint64_t now_ms) {
+  if (now_ms != 0) state_->core.now_ms = now_ms;
+  state_->drain.set(draining);
+}
+
+bool Pool::is_drained() const { return state_->drain.is_done(); }
+std::vector<TakenRegion> Pool::take_drained_regions() { return state_->drain.take_news(); }
+nlohmann::json Pool::drain_json() const { return state_->drain_json(); }
+
+std::string Pool::bad_control_memory() const { return state_->core.bad_control_memory(); }
+
+std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
+  state_->core.now_ms = now_ms;
+  return state_->poison.report_bad_page(page);
+}
 
 }  // namespace maru::daemon

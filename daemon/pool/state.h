@@ -9,19 +9,28 @@
 #include "daemon/memory/device.h"
 #include "daemon/metrics/snapshot.h"
 #include "daemon/policy/eviction_order.h"
-#include "daemon/pool/eviction/held_block.h"
+#include "daemon/pool/answers.h"
+#include "daemon/pool/core.h"
+#include "daemon/pool/eviction/background.h"
+#include "daemon/pool/eviction/bucket_room.h"
+#include "daemon/pool/eviction/evictor.h"
+#include "daemon/pool/eviction/held_blocks.h"
 #include "daemon/pool/eviction/key_cells.h"
-#include "daemon/pool/eviction/touch_backlog.h"
-#include "daemon/pool/feed/feed.h"
+#include "daemon/pool/eviction/queues.h"
+#include "daemon/pool/eviction/recency.h"
+#include "daemon/pool/eviction/retired_blocks.h"
+#include "daemon/pool/feed/pool_feed.h"
+#include "daemon/pool/findings.h"
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
+#include "daemon/pool/lanes/pin_ages.h"
 #include "daemon/pool/limits.h"
-#include "daemon/pool/memory/region_room.h"
-#include "daemon/pool/memory/shortage.h"
+#include "daemon/pool/memory/evictions.h"
 #include "daemon/pool/page_bits.h"
 #include "daemon/pool/parts.h"
 #include "daemon/pool/pool.h"
-#include "daemon/pool/removal/tree_walk.h"
+#include "daemon/pool/region_table.h"
+#include "daemon/pool/removal/deletions.h"
 #include "daemon/pool/tenants/pool_tenants.h"
 #include "daemon/pool/totals.h"
 #include "libmaru/shm/audit/audit.h"
@@ -52,183 +61,70 @@ using shm::PageRef;
 using shm::PageState;
 using shm::PageWord;
 
-struct Pool::State final : BlockFacts, shm::RegionTrust {
-  static constexpr uint32_t kNotReordering = UINT32_MAX;
-  PoolConfig config;
-  std::unique_ptr<Device> device;
-  shm::ControlRegion region;
-  uint64_t epoch = 0;
-  uint64_t boot_id[2] = {};
-  uint64_t pid_namespace = 0;
-  bool shows_boot = true;  // false: what is here is of another boot and not verified yet
-  uint64_t now_ms = 0;     // of the call that is being served
-  mutable LineMeter meter;
+struct Pool::State final {
+  PoolCore core;
+  RegionTable regions{core};
   uint64_t lines_before = 0;  // the meter, when the last turn ended
   uint32_t work_next = 0;     // what the next turn does first
 
-  std::vector<AtomicU32> pin_counts;
-  shm::PinTable pins;
-  shm::LaneContext self;  // lane 0
-  uint16_t attempt = 0;
-  LaneTable lanes;
-  uint32_t next_lane = 1;  // where the search for a free lane starts, so that a number rests
-  std::vector<RegionEntry> regions;
-  std::vector<ShelfEntry> shelves;
-  std::unique_ptr<RegionRoom> room;  // null: every region has some
-  uint64_t room_again_ms = 0;
+  LaneTable lanes{core};
 
   PoolTenants tenants;
-  std::unique_ptr<Policy> policy;
-  EvictionOrder order;
-  bool queues_by_tenant = false;
-  uint32_t asking_tenant = 0;  // index of the tenant for whom memory is wanted; 0: of none
-  PageBits held;               // out of the queues because a pin was seen
-  std::vector<HeldBlock> held_blocks;
-  // A pass looks at each block that was held when it began; those behind held_left were looked at, or came later. Its number is
-  // that of the last round of touches that had begun by then.
-  size_t held_left = 0;
-  uint64_t held_round = 0;   // the number of the pass that is under way, or was last
-  uint64_t held_seen = 0;    // of the last one that came to its end
-  uint64_t pass_wanted = 0;  // the lowest number that anybody waits for, or lower than that, if anybody does
-  std::vector<shm::Touch> touches, ring_touches;  // scratch
-  TouchBacklog backlog;                           // read and not applied
-  // A round reads each ring once, as far as it has touches when its turn comes, and applies what it read.
-  uint64_t rounds_begun = 0, rounds_done = 0;
-  uint32_t lanes_unread = 0;                       // in the round that is under way
-  uint32_t drain_next = 0;                         // the lane that is read next
-  uint64_t ring_left = 0;                          // that may be read of it
-  size_t touches_unapplied = 0;                    // of those that the round has read; meanwhile it reads no more
-  uint64_t round_wanted = 0;                       // the last one for which somebody waits
-  std::vector<uint32_t> unordered_shelves;         // as their entries say; perhaps mended meanwhile
-  uint64_t mend_pages_left = kMendedPagesPerTurn;  // this turn
-  std::deque<LateShelf> late_shelves;              // each once
-  bool mends_late = false;                         // in the last step of mending
-  uint32_t reorder_next = kNotReordering;          // shelf: all queues are built anew from here on
-  struct Ordered {
-    uint64_t ticket;
-    nlohmann::json reply;
-  };
-  std::vector<Ordered> ordered_replies;  // of those who wait for the end of that
-  uint64_t sweep_next = 0;               // page
-  uint32_t sweep_free = 0, sweep_used = 0;
-  uint64_t sweep_walked = 0;    // pages, for the tails of the dead
-  uint64_t count_next = 0;      // page: counting what is in use
-  uint32_t counted_used = 0;    // of the region that is being counted
-  uint64_t pages_in_use = 0;    // of the pool: the sum of what was last counted in each region
-  bool is_evicting = false;     // in the background, from the high watermark down to the low one
-  uint64_t evict_round = 0;     // what the next batch of that waits for; 0: it was not asked for yet
-  uint64_t evict_again_ms = 0;  // nothing could go: not before this
-  KeyCells key_cells;
-  uint64_t next_full_search_ms = 0;
-  uint32_t window_next = 0;  // page: where a search for windows goes on that had not time for all
-
-  PageBits retired_known;                 // in retired_blocks
-  std::vector<HeldBlock> retired_blocks;  // RETIRED by lane 0, waiting for their pins
-  size_t retired_next = 0;
   Findings findings;
+  PoolFeed feed{core, lanes, regions};
+  Queues queues{core, regions, tenants};
+  RetiredBlocks retired{core, regions, lanes, queues};
+  Rounds rounds;
+  HeldBlocks held{core, regions, lanes, queues, rounds};
+  Recency recency{{core, lanes, regions, feed, findings, queues, retired, rounds, held}};
+  Evictor evictor{{core, lanes, regions, tenants, feed, queues, held}};
+  Background background{core, regions, queues, recency, evictor};
+  KeyCells key_cells{{core, lanes, regions, tenants, queues, held, recency, evictor}};
+  BucketRoom bucket_room{core, regions, queues, recency, evictor};
+  Trees trees{{core, lanes, feed, queues, retired, evictor}};
+  Deletions deletions{{core, lanes, evictor, trees}};
+  Expired expired{{core, lanes, regions, recency, evictor, trees}};
+  Poison poison{{core, lanes, regions, feed, findings, queues, trees}};
+  PoolRoom room{core, regions};
+  Grants grants{{core, lanes, regions, queues, evictor, room}};
+  Sweep sweep{{core, lanes, regions, findings, queues, retired, rounds, expired, poison, grants}};
+  Windows windows{{core, lanes, queues, held, evictor}};
+  Takeovers takeovers{{core, lanes, regions, queues, evictor, room, grants}};
+  Drain drain{{core, lanes, regions, evictor, grants}};
+  Renting renting{{core, lanes, regions, tenants, queues, retired, held, recency, evictor, expired, room, grants, sweep,
+                   windows, takeovers, drain}};
+  Evictions evictions{{core, lanes, regions, tenants, queues, rounds, recency, evictor, sweep, renting}};
+  uint64_t reorders_seen = 0;
+  std::vector<Answered<nlohmann::json>> ordered_replies;  // of those who wait for the end of a new order
+  Answers<nlohmann::json> answers;
+
   std::vector<shm::Recount> recounts;  // the pass that is under way
   enum class RecountPart : uint8_t { kBegin, kPages, kCommit, kPlaces } recount_part = RecountPart::kBegin;  // of it
   uint64_t recount_next = 0;                                                                                 // page
   size_t recounts_settled = 0;  // the first ones, whose counts are in; then those that have their places in the order
   uint64_t recount_again_ms = 0;
 
-  bool is_draining = false;
-  uint32_t drain_region = 0;                                                                         // the next one
-  enum class DrainPart : uint8_t { kBegin, kEvict, kClose, kCount } drain_part = DrainPart::kBegin;  // of it
-  uint32_t drain_page = 0;              // of it, the next one
-  uint64_t drain_used_before = 0;       // counted before it
-  uint64_t drain_again_ms = 0;          // a whole round took nothing away: not before this
-  bool drain_took = false;              // something in this round
-  DrainCount drain_counts, drain_left;  // of this round so far, and of the last whole one
-  bool drain_counted = false;           // there was a whole one
-  std::vector<TakenRegion> drained_news;
-
-  struct PoisonedPage {
-    PageRef ref;
-    std::optional<LaneId> filler;  // that may still write to pages behind it
-    uint64_t filled_before;        // so may clients that arrived before this number
-    enum class Others : uint8_t { kNone, kUnknown, kNoted } others = Others::kNone;  // so may clients of other hosts
-  };
-  struct PoisonReport {
-    uint32_t page;
-    uint64_t at_ms;
-  };
-  std::vector<PoisonedPage> poison_held;     // whose blocks still hold something
-  PageBits poison_known;                     // in poison_held
-  std::vector<uint32_t> poison_others;       // whom kNoted pages wait for: generations by lane, 0: for nobody there
-  std::vector<PageRef> poison_heads;         // of runs with a bad page that were being filled
-  std::vector<uint32_t> poison_waiting;      // bad, and being published when that was said
-  std::vector<PoisonReport> poison_reports;  // by clients, and marud read them
-  uint64_t poison_pause_ms = 0, poison_again_ms = 0;
-  std::optional<TreeWalk> poison_walk;  // what is below poison_held, as that was when it began
-  size_t poison_head_next = 0;          // of poison_heads
-  // Letting go: poison_held from here on is to be looked at, and what was looked at and stays is its first part.
-  size_t poison_go_next = 0, poison_go_kept = 0;
-
-  struct Deletion {
-    LaneId asker;
-    uint64_t ticket;
-    TreeWalk walk;
-  };
-  // Expired blocks that lookups met; of those with children the roots of what the next walk takes away.
-  std::vector<uint32_t> met_expired;
-  std::vector<PageRef> expired_roots;
-  std::optional<TreeWalk> expired_walk;
-  uint64_t expired_again_ms = 0;
-  std::deque<Deletion> deletions;  // the first one is under way
-  // What a `clear` has left above blocks that are held, children before their parents. A pass is at `cleared_next`, and what it
-  // has looked at and keeps are the first `cleared_kept`.
-  std::vector<PageRef> cleared;
-  size_t cleared_next = 0, cleared_kept = 0;
-  bool is_clearing = false;  // a pass is under way
-  std::vector<DeletedTree> deleted_trees;
-  std::map<uint64_t, nlohmann::json> late_answers;  // what administrators asked for and did not fetch yet, by ticket
-  uint64_t last_ticket = 0;
   struct QuotaCommand {
     uint64_t ticket;
     std::string command;
     nlohmann::json request;
   };
   std::deque<QuotaCommand> quotas;  // the first one is being written down
-  struct Eviction {
-    uint64_t ticket = 0;
-    uint64_t round = 0;       // of touches, and of a pass over held blocks, which it waits for
-    uint64_t sweep_left = 0;  // pages
-    Shortage shortage;
-  };
-  std::deque<Eviction> evictions;  // for administrators; the first one is under way
+  std::optional<Takeover> giving;   // for another host
 
-  std::unordered_map<uint32_t, Search> searches;  // by lane: of requests that go on in a later turn
-  std::optional<Takeover> giving;                 // for another host
-  uint32_t free_scan_next = 0;  // so that requests with little time look at other regions than the last one
-  uint64_t own_frees = 0;       // pages freed here and taken by nobody yet
-
-  struct PinAge {
-    uint64_t ref;
-    uint64_t since_ms;
-    bool is_counted = false;
-  };  // as overdue
-  std::unordered_map<uint64_t, PinAge> pin_ages;  // by lane << 32 | slot
+  PinAges pin_ages;
   uint64_t pin_look_next = 0;
   uint64_t pin_look_count = 0;  // of the lane that is being looked at
   uint64_t pins_overdue_total = 0;
   OverduePins overdue_news;  // not logged yet
   Upkeep upkeep;             // what is left until the next pause
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
-  PoolTotals totals;
   PoolHosts hosts;
-  std::unique_ptr<Feed> feed;  // null: no program follows
-  shm::KeyBytes key;           // scratch
-  nlohmann::json audit_json;   // the last audit, for the status
+  nlohmann::json audit_json;  // the last audit, for the status
 
   // pool.cc: lanes and life cycle
   Result<void> begin(uint64_t now);
-  void show_host(bool is_clean);
-  Result<void> write_out_host() const;
-  void show_lane(uint32_t lane, format::LaneState state);
-  void show_lane_bits();
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
-  bool has_lane_in(LaneRecord::Phase phase) const;
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            FileDescriptor* ret_control);
   // pool/turn.cc
@@ -266,11 +162,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void watch_fencing();
   bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);
   void look_at_regions();
-  bool owns_page(uint32_t page) const {
-    return !region.is_shared() || (!regions[region.region_of(page)].is_foreign &&
-                                   regions[region.region_of(page)].state != RegionState::kUnused);
-  }
-  std::vector<uint32_t> own_regions() const;
   nlohmann::json list_hosts() const;
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   // How many are live, suspect and dead; nothing of a pool that one host has for itself.
@@ -289,169 +180,36 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void finish_host_reclaim();
 
   // memory/regions.cc: who rents which region, and FREE pages
-  void show_region(uint32_t index);
-  void set_region(uint32_t index, RegionState state, LaneId owner);
-  bool claim_region(uint32_t index, LaneId owner);
-  uint64_t frees() const;
-  void show_frees() { self.header().frees.store_relaxed(own_frees); }  // a hint to the owners of regions
-  uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
-  bool rent_regions(Search& search);
-  std::optional<bool> look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now, uint64_t* pages_left);
-  uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
-  void settle_region(uint32_t index);
-  void orphan_region(uint32_t index);
-  std::vector<uint32_t> regions_of(LaneId owner) const;
 
   // memory/room.cc: room in the file system of a pool's file
-  Result<void> begin_room();
-  void adopt_room();
-  void close_bare_pages();
-  void step_room();
-  bool has_room(uint32_t index) const { return !room || room->has(index); }
-  bool waits_for_room(const Shortage& shortage, bool may_wait);
 
   // memory/rent.cc
-  RentResult rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits, uint32_t request_id,
-                  uint64_t* ret_ticket);
-  std::optional<RentResult> refusal_to(uint32_t lane, const wire::RentRequest& request);
-  bool may_choose(uint64_t* round);
-  RentResult give_up_rent(uint32_t lane);
-  Search take_search(uint32_t lane, bool was_begun);
-  void drop_search(uint32_t lane);
-  void begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
-                  uint32_t request_id) const;
-  void begin_search(Search& search) const;
-  void choose(Search& search, const wire::RentRequest& request, const RentLimits& limits);
-  void choose_at_last(Search& search, std::span<const uint32_t> all);
-  void look_at_retired(Search& search, std::span<const uint32_t> all);
-  void look_for_free(Search& search, std::span<const uint32_t> all);
-  void search_everywhere(Search& search, std::span<const uint32_t> all);
-  uint64_t window_part(uint64_t run_pages) const;
-  uint64_t window_pages(uint64_t run_pages) const;
-  bool takes_another_turn(Search& search) const;
-  RentResult finish(Search& search, const wire::RentRequest& request, const RentLimits& limits);
 
   // memory/takeover.cc: a region of one client for another
-  uint64_t pin_lines() const;
-  bool begin_takeover(Search& search, TakeFrom whom);
-  void step_takeover(Search& search);
-  bool look_for_pins(Takeover& takeover, Shortage& shortage) const;
-  void sort_candidates(Takeover& takeover) const;
-  RegionOutlook look_at_region(uint32_t index) const;
-  bool choose_region(Takeover& takeover, Shortage& shortage) const;
-  bool is_still_anothers(const Takeover& takeover, LaneId asker) const;
-  void close_region(Takeover& takeover, Shortage& shortage);
-  bool empty_region(Takeover& takeover, Shortage& shortage);
-  void hand_over(Takeover& takeover, Shortage& shortage);
-  void end_takeover(Search& search);
 
   // hosts/wish.cc: a region of this host for another one
-  void ask_for_region();
   void begin_giving();
   bool step_giving();
   void answer_wish();
 
   // eviction/evict.cc
-  bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
-  void finish_evicted(PageRef ref, uint64_t tick, Shortage& shortage, EvictionOrder::Coldest* coldest);
-  void report_evicted(PageRef ref, Shortage& shortage);
-  bool take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker);
-  void take_freed(uint32_t first, uint32_t pages, Shortage& shortage);
-  void evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max);
-  size_t evict_pages(std::span<const uint32_t> pages, EvictReason reason);
-  size_t evict_pages(std::span<const uint32_t> pages, Shortage& into);
-  uint64_t eviction_lines(uint32_t page, uint64_t look) const;
-  bool is_expired(uint32_t page, PageWord found) const;
-  void evict_expired(std::vector<uint32_t> leaves, uint64_t limit);
-  bool has_expired(uint32_t page) const;
-  bool step_expired();
 
   // eviction/background.cc: between the watermarks
-  void count_used(uint64_t pages);
-  void set_counted(uint32_t region_index, uint32_t used);
-  bool evict_to_low_watermark();
 
   // eviction/evict_key_cells.cc: room for long keys
-  uint64_t stores_refused() const;
-  void begin_key_cells();
-  void look_at_key_cell(uint64_t cell);
-  void choose_cell_holders();
-  bool is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& taken) const;
-  void evict_cell_holders();
-  bool step_key_cells();
 
-  int make_room_in_bucket(const wire::RoomRequest& request, std::string* ret_why);  // eviction/bucket_room.cc
   // eviction/make_room.cc: "evict" of administrators
   nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
-  bool step_eviction(Eviction& eviction);
-  bool step_evictions();
 
   // memory/window.cc: room for a run among blocks of other sizes
-  bool evict_windows(std::span<const uint32_t> in, Shortage& shortage);
-  enum class WindowLook : uint8_t { kMayGo, kMustStay, kUnfinished };
-  WindowLook may_all_go(std::span<const uint32_t> heads, Shortage& shortage);
-  bool empty_window(uint32_t first, Shortage& shortage);
 
   // eviction/policy.cc: what the policy is asked, and told of the blocks
-  Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
   nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
-  nlohmann::json late_policy(uint64_t* ret_ticket);
-  bool is_reordering() const { return reorder_next != kNotReordering; }
-  void begin_reorder(bool is_new_policy);
-  void step_reorder();
-  void reorder_now();
-  void relearn(uint32_t shelf);
-  void separate_tenants();
-  void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
-  bool has_queues_by_tenant() const;
-  void ask_for_tenant(uint64_t asker);
-  uint32_t tenant(uint32_t page) const override;
-  uint32_t tenant_class(uint32_t tenant) const override;
-  PolicyTenant tenant_usage(uint32_t tenant) const override;
 
   // eviction/recency.cc
-  uint64_t tick(uint64_t unix_ms) const;
-  uint64_t tick_of(uint32_t page, uint32_t generation) const;
-  uint64_t lost_touches() const;
-  size_t gather_lane(uint32_t lane, size_t limit);
-  void take_last_touches(uint32_t lane);
-  bool gather_touches(size_t limit);
-  void apply_touches(size_t limit);
-  bool drain_touches(size_t limit);
-  void drain_all_touches();
-  bool has_caught_up(uint64_t& round);
-  bool has_ended(uint64_t round) const {
-    const auto is_awaited = [&](const LateShelf& late) { return late.round <= round; };
-    return rounds_done >= round && held_seen >= round && std::ranges::none_of(late_shelves, is_awaited);
-  }
-  void know(uint32_t page, uint32_t generation);
-  void queue_insert(uint32_t page, uint32_t generation);
-  void queue_remove(uint32_t page);
-  void for_shelves(uint32_t region_index, auto&& act) const {
-    for (uint32_t i = order.first_shelf(region_index); i < order.first_shelf(region_index + 1); ++i) act(i);
-  }
-  void rebuild_queues(uint32_t shelf);
-  bool may_rebuild();
-  void mend_queues(uint32_t shelf);
-  void leave_for_later(uint32_t shelf, uint64_t round);
-  void place_late(uint64_t pages);
-  bool step_mending();
-  void inherit_use(PageRef parent, uint64_t child_tick);
-  void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
-  void hold(PageRef ref);
-  uint64_t look_lines() const;
-  bool is_pass_due() const;
-  void look_at_held(uint64_t lines);
-  void look_at_all_held();
-  void take_back(const std::vector<uint32_t>& blocks, uint64_t round);
-  uint64_t sweep(uint64_t pages);
-  void sweep_shelf(uint32_t shelf);
-  void sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vector<uint32_t>& expired);
-  void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
   // lanes/reclaim.cc
   void begin_reclaim(uint32_t lane);
-  uint64_t reclaim_cost(uint32_t page) const;
   bool end_pins(uint32_t lane, const LineBudget& budget);
   void end_pins_of_the_dead(const LineBudget& budget);
   bool step_reclaim(const LineBudget& budget);
@@ -459,63 +217,28 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   bool settle_lane(uint32_t lane, const LineBudget& budget);
   void finish_lane(uint32_t lane);
   void finish_lanes(uint64_t pages);
-  void take_counters(uint32_t lane);
   void take_findings(uint64_t lines = kLinesPerTurn);
   void evict_orphans(const LineBudget& budget);
-  void queue_retired(PageRef ref);
-  size_t finish_retired(uint64_t lines, uint64_t pages_left = kReclaimPagesPerTurn, size_t blocks = SIZE_MAX);
-  void finish_all_retired();
   bool begin_recounts(size_t most, size_t a_step);
   bool commit_recounts(size_t a_step);
   bool step_recounts(bool in_turns);
 
   // removal/tree.cc
-  void begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const;
-  void begin_whole(TreeWalk& walk) const;
-  bool is_higher(PageRef parent, uint32_t page) const;
-  bool step_tree(TreeWalk& walk, uint64_t& budget);
-  bool gather_links(TreeWalk& walk, uint64_t& budget);
-  bool climb(TreeWalk& walk, uint64_t& budget);
-  bool take_tree(TreeWalk& walk, uint64_t& budget);
-  bool counts_for_parent(uint32_t page, PageWord found) const;
 
   // removal/delete.cc
-  bool begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const;
   nlohmann::json remove(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   nlohmann::json late_answer(uint64_t* ret_ticket);
-  void keep_answer(uint64_t ticket, nlohmann::json reply);
-  DeleteTreeResult begin_delete_tree(LaneId asker, const wire::DeleteTreeRequest& request, uint64_t* ret_ticket);
-  bool step_deletions();
-  void keep_clearing(TreeWalk& walk);
-  bool take_key(PageRef ref);
-  bool step_cleared();
+  void collect_answers();
+  nlohmann::json wait_for(uint64_t ticket, uint64_t* ret_ticket);
+  nlohmann::json drain_json() const;
 
   // tenants/quota.cc
   nlohmann::json quota(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   void step_quotas();
 
   // memory/drain.cc
-  bool step_drain(const LineBudget& budget);
-  bool drain_one_region(uint32_t index, const LineBudget& budget);
 
   // removal/poison.cc: bad memory
-  bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
-  std::string bad_control_memory() const;
-  shm::PoisonStatus poison(uint32_t page);
-  void keep_poisoned(const PoisonedPage& poisoned);
-  bool look_at_poison_heads();
-  bool let_poison_go(const std::vector<bool>& has_below, uint64_t& budget);
-  bool is_over(LaneId lane) const;
-  void note_others();
-  bool are_others_gone();
-  bool step_poison();
-  uint64_t pages_at() const {
-    return device->is_split() ? device->pages_offset() : region.page_offset(0);
-  }  // in its fd()
-  uint64_t device_byte(uint64_t page) const { return pages_at() + page * region.page_bytes(); }
-  void adopt_poison(uint32_t page);
-  void know_poison(uint32_t page);
-  std::string report_bad_page(uint64_t page);
   nlohmann::json poison_command(const nlohmann::json& request);
   nlohmann::json list_poisoned(const nlohmann::json& request);
 
@@ -540,8 +263,7 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   void restart_audits();
   void drop_rest_audit();
   std::vector<uint32_t> take_ended_lanes();
-  nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
-                                uint64_t* ret_ticket);
+  nlohmann::json check_in_turns(std::vector<uint64_t>& wanted, uint64_t* ret_ticket);
   void lane_ended(uint32_t lane);
   void end_lane(uint32_t lane);
   std::vector<uint64_t> audits_wanted;  // by ticket, when the one that is under way is done
@@ -561,22 +283,12 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   nlohmann::json map() const;
 
   // feed/pool_feed.cc: blocks that come and go, for followers
-  static uint32_t follow_reason(EvictReason reason);
-  Result<FollowGrant> follow();
-  void unfollow(uint64_t incarnation);
-  void look_for_feed(uint32_t page);
-  void touched_for_feed(std::span<const shm::Touch> found);
-  void note_moves();
-  void walk_for_feed(uint64_t pages);
-  bool end_feed_turn(bool has_more);
 
   // inspect/metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;
-  void settle_evictions();
   void fill(metrics::PoolSnapshot& snapshot);
 
   // inspect/pins.cc
-  uint64_t pin_slots() const;  // of a lane
   PageRef pin_in(uint32_t lane, uint64_t slot) const;
   const PinAge* age_of(uint32_t lane, uint64_t slot, PageRef ref) const;
   bool is_overdue(const PinAge& age) const;
@@ -589,12 +301,6 @@ struct Pool::State final : BlockFacts, shm::RegionTrust {
   };
   PinSummary pins_of(uint32_t lane) const;
   nlohmann::json list_pins(const nlohmann::json& request);
-
-  uint64_t pages() const { return region.pages(); }
-  PageWord word(uint32_t page) const {
-    meter.add(1);
-    return {region.block(page).word.load_acquire()};  // [pairs page.word]
-  }
 };
 
 }  // namespace maru::daemon

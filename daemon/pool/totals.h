@@ -1,8 +1,8 @@
-// The counters of a pool since its marud began. For the pool*.cc files alone.
+// The counters of a pool since its marud began.
 #pragma once
 
 #include "daemon/metrics/histogram.h"
-#include "daemon/pool/removal/tree_walk.h"
+#include "daemon/pool/evict_reason.h"
 #include "maru/format/control_region.h"
 
 #include <array>
@@ -25,6 +25,12 @@ struct PoolTotals {
   // By policy, without those of the one in force since it came.
   std::map<std::string, std::array<uint64_t, kEvictReasonCount>> evicted_before;
   std::array<uint64_t, kEvictReasonCount> evicted_when_policy_came = {};
+  // What was evicted since the policy in force came goes to its account.
+  void settle_evictions(const std::string& policy) {
+    auto& of_policy = evicted_before[policy];
+    for (size_t i = 0; i < kEvictReasonCount; ++i) of_policy[i] += evicted_blocks[i] - evicted_when_policy_came[i];
+    evicted_when_policy_came = evicted_blocks;
+  }
   uint64_t audits = 0;
   uint64_t regions_taken = 0;  // from one client for another
   uint64_t queues_rebuilt = 0;

@@ -47,30 +47,28 @@ uint64_t take_of(uint64_t& left, uint64_t most) {
 // A step of one work. Returns true when there is more of it to do right away.
 bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
   switch (Work(which)) {
-    case kMending: return step_mending();
-    case kTouches: return !drain_touches(kTouchesPerDrain);
+    case kMending: return queues.step_mending();
+    case kTouches: return !recency.drain(kTouchesPerDrain);
     case kHeld:
-      if (is_pass_due()) look_at_held(budget.left());
-      return !has_ended(round_wanted);
+      if (held.is_pass_due()) held.look(budget.left());
+      return !recency.has_ended(rounds.wanted);
     case kReclaim: return step_reclaim(budget);
     case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
     case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
-    case kPoison: return step_poison();
-    case kDeletions: return step_deletions();
-    case kEvictions: return step_evictions();
-    case kExpired: return step_expired();
+    case kPoison: return poison.step();
+    case kDeletions: return deletions.step();
+    case kEvictions: return evictions.step();
+    case kExpired: return expired.step();
     case kAudit: return step_audit();
     case kRestAudit: return step_rest_audit();
     case kRecounts: return step_recounts(true);
-    case kTenants: return tenants.step_count(kReclaimPagesPerTurn, now_ms);
+    case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
-    case kFeed: return feed && feed->is_filling() && feed->fill(kSweepPagesPerTurn);
-    case kClearing:
-      if (is_clearing) is_clearing = step_cleared();
-      return is_clearing;
-    case kDrain: return is_draining && step_drain(budget);
-    case kKeyCells: return !is_draining && step_key_cells();
-    case kWatermarks: return !is_draining && evict_to_low_watermark();
+    case kFeed: return feed.fill(kSweepPagesPerTurn);
+    case kClearing: return deletions.step_pass();
+    case kDrain: return drain.is_on() && drain.step(budget);
+    case kKeyCells: return !drain.is_on() && key_cells.step();
+    case kWatermarks: return !drain.is_on() && background.step();
     case kWorkCount: break;
   }
   return false;
@@ -80,33 +78,33 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
 bool Pool::State::step_upkeep(const LineBudget& budget) {
   // The clock may also be set back.
   const auto is_due = [&](uint64_t& last_ms, uint64_t pause_ms) {
-    if (now_ms >= last_ms && now_ms - last_ms < pause_ms) return false;
-    last_ms = now_ms;
+    if (core.now_ms >= last_ms && core.now_ms - last_ms < pause_ms) return false;
+    last_ms = core.now_ms;
     return true;
   };
   if (is_due(last_upkeep_ms, kUpkeepPauseMs)) {
     upkeep.retired_lines = kRetiredLinesPerTurn;
     upkeep.held_lines = kHeldLinesOfUpkeep;
-    upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, pages());
-    upkeep.count_pages = std::min(kCountedPagesOfUpkeep, pages());
-    is_clearing = !cleared.empty();
-    if (feed) note_moves();
-    upkeep.feed_pages = feed ? std::min(feed->looks.pages_now(), pages()) : 0;
+    upkeep.sweep_pages = std::min(kSweptPagesOfUpkeep, core.pages());
+    upkeep.count_pages = std::min(kCountedPagesOfUpkeep, core.pages());
+    deletions.begin_pass();
+    feed.note_moves();
+    upkeep.feed_pages = std::min(feed.pages_wanted(), core.pages());
   }
   if (is_due(last_pin_look_ms, kPinLookPauseMs)) upkeep.pin_slots = kPinSlotsPerLook;  // ages of pins are for people
-  if (retired_blocks.empty()) upkeep.retired_lines = 0;
+  if (retired.size() == 0) upkeep.retired_lines = 0;
   const uint64_t lines = std::max<uint64_t>(1, budget.left());
   while (!budget.is_spent()) {
     if (upkeep.retired_lines > 0)
-      finish_retired(take_of(upkeep.retired_lines, lines));
+      retired.finish(take_of(upkeep.retired_lines, lines));
     else if (upkeep.held_lines > 0)
-      look_at_held(take_of(upkeep.held_lines, lines));
+      held.look(take_of(upkeep.held_lines, lines));
     else if (upkeep.sweep_pages > 0)
-      sweep(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
+      sweep.step(take_of(upkeep.sweep_pages, kSweepPagesPerTurn));
     else if (upkeep.count_pages > 0)
-      count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
-    else if (feed && upkeep.feed_pages > 0)
-      walk_for_feed(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
+      background.count_used(take_of(upkeep.count_pages, kCountPagesPerTurn));
+    else if (feed.is_there() && upkeep.feed_pages > 0)
+      feed.walk(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
     else if (upkeep.pin_slots > 0)
       look_at_pins(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
     else
@@ -117,21 +115,21 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
 
 // Returns true when there is more to do right away.
 bool Pool::State::turn() {
-  if (region.is_shared()) {
+  if (core.region.is_shared()) {
     watch_hosts();
     if (!hosts.lost_because.empty()) return false;
   }
   if (hosts.heartbeat)
     hosts.heartbeat->loop_turns();
   else
-    region.host(hosts.self).heartbeat_ms.store_relaxed(now_ms);  // for readers that only look
+    core.region.host(core.host).heartbeat_ms.store_relaxed(core.now_ms);  // for readers that only look
   if (is_quiesced()) return step_rest_audit();
-  separate_tenants();
+  queues.separate_tenants();
   cool_regions();
   step_quotas();
-  step_room();
-  mend_pages_left = std::max<uint64_t>(kMendedPagesPerTurn, order.shelf_pages());
-  const LineBudget budget(meter, kLinesPerTurn);
+  room.step();
+  queues.begin_turn();
+  const LineBudget budget(core.meter, kLinesPerTurn);
   bool has_more = false;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
     if (i != 0 && budget.is_spent()) return true;  // one work at least, whatever was read before it
@@ -144,19 +142,19 @@ bool Pool::State::turn() {
 
 // What requests have read since the last turn counts for this one.
 void Pool::State::end_turn() {
-  totals.turn_lines_max = std::max(totals.turn_lines_max, meter.read() - lines_before);
-  lines_before = meter.read();
-  show_frees();
+  collect_answers();
+  core.totals.turn_lines_max = std::max(core.totals.turn_lines_max, core.meter.read() - lines_before);
+  lines_before = core.meter.read();
+  regions.show_frees();
 }
 
 bool Pool::turn(uint64_t now_ms) {
-  state_->now_ms = now_ms;
-  bool has_more = state_->turn();
-  if (state_->feed) has_more = state_->end_feed_turn(has_more);
+  state_->core.now_ms = now_ms;
+  const bool has_more = state_->feed.end_turn(state_->turn());
   state_->end_turn();
   return has_more;
 }
 
-uint64_t Pool::turn_lines_max() const { return state_->totals.turn_lines_max; }
+uint64_t Pool::turn_lines_max() const { return state_->core.totals.turn_lines_max; }
 
 }  // namespace maru::daemon

@@ -1,10 +1,5 @@
-// Between the watermarks: when as much of the pool is in use as the high watermark says, blocks are evicted in the order of
-// the policy until no more is in use than the low watermark says. So a client that stores finds FREE pages in its own regions
-// and asks nobody. The distance between the two keeps this from starting and stopping all the time.
-//
-// What is in use is counted from the page words, region after region: all of a pool of 32,768 pages every 10 ms, one of a
-// million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
-#include "daemon/pool/state.h"
+#include "daemon/pool/eviction/background.h"
+
 #include "libmaru/shm/recovery/evict.h"
 
 #include <algorithm>
@@ -21,63 +16,56 @@ uint64_t share_of(uint64_t pages, double share) { return uint64_t(double(pages) 
 
 }  // namespace
 
-void Pool::State::set_counted(uint32_t region_index, uint32_t used) {
-  if (regions[region_index].is_foreign) used = 0;
-  RegionEntry& entry = regions[region_index];
-  pages_in_use = pages_in_use - entry.counted_pages + used;
-  entry.counted_pages = used;
-}
-
-void Pool::State::count_used(uint64_t count) {
-  for (uint64_t i = 0; i < std::min(count, pages()); ++i) {
-    const auto page = uint32_t(count_next++);
-    switch (word(page).state()) {
+void Background::count_used(uint64_t count) {
+  for (uint64_t i = 0; i < std::min(count, core_.pages()); ++i) {
+    const auto page = uint32_t(count_next_++);
+    switch (core_.word(page).state()) {
       case PageState::kOut:
       case PageState::kFree:
       case PageState::kPoisoned: break;
-      default: ++counted_used;
+      default: ++counted_used_;
     }
-    if (count_next % region.region_pages() == 0) {
-      set_counted(region.region_of(page), counted_used);
-      counted_used = 0;
+    if (count_next_ % core_.region.region_pages() == 0) {
+      regions_.set_counted(core_.region.region_of(page), counted_used_);
+      counted_used_ = 0;
     }
-    if (count_next == pages()) count_next = 0;
+    if (count_next_ == core_.pages()) count_next_ = 0;
   }
 }
 
 // Returns true when there is more to do right away.
-bool Pool::State::evict_to_low_watermark() {
-  if (config.high_watermark <= 0 || config.high_watermark >= 1 || !policy->evicts()) {
-    is_evicting = false;
+bool Background::step() {
+  if (core_.config.high_watermark <= 0 || core_.config.high_watermark >= 1 || !queues_.policy->evicts()) {
+    is_evicting_ = false;
     return false;
   }
   // Of several hosts each looks after its own regions, and those that are nobody's count as room.
-  const uint64_t whole = own_regions().size() * region.region_pages();
-  const uint64_t low = share_of(whole, config.low_watermark);
+  const uint64_t whole = regions_.own_regions().size() * core_.region.region_pages();
+  const uint64_t low = share_of(whole, core_.config.low_watermark);
   // In a small pool both may be the same page; it must be worth waking up.
-  const uint64_t high = std::max(low + 1, share_of(whole, config.high_watermark));
-  if (!is_evicting && pages_in_use >= high) {
-    is_evicting = true;
-    evict_round = 0;
-    ++totals.background_wakes;
+  const uint64_t high = std::max(low + 1, share_of(whole, core_.config.high_watermark));
+  if (!is_evicting_ && regions_.pages_in_use >= high) {
+    is_evicting_ = true;
+    evict_round_ = 0;
+    ++core_.totals.background_wakes;
   }
-  if (is_evicting && pages_in_use <= low) is_evicting = false;
-  if (!is_evicting || rests(now_ms, evict_again_ms, kNothingGoesPauseMs)) return false;
+  if (is_evicting_ && regions_.pages_in_use <= low) is_evicting_ = false;
+  if (!is_evicting_ || rests(core_.now_ms, evict_again_ms_, kNothingGoesPauseMs)) return false;
 
   // Each batch is as exact as that of a request: what was left until now is read, and held blocks are looked at, first.
-  const uint64_t most = evict_round == 0 ? kEvictedPerTurn : kEvictedAfterTurns;
-  if (!has_caught_up(evict_round) || is_reordering()) return true;
-  evict_round = 0;
-  ask_for_tenant(0);
-  const std::vector<uint32_t> all = own_regions();
+  const uint64_t most = evict_round_ == 0 ? kEvictedPerTurn : kEvictedAfterTurns;
+  if (!recency_.has_caught_up(evict_round_) || queues_.is_reordering()) return true;
+  evict_round_ = 0;
+  queues_.ask_for_tenant(0);
+  const std::vector<uint32_t> all = regions_.own_regions();
   Shortage room;
   room.reason = EvictReason::kBackground;
-  room.runs = std::min(most, pages_in_use - low);
+  room.runs = std::min(most, regions_.pages_in_use - low);
   room.lines_left = kLinesPerPage * most;
-  const uint64_t before = pages_in_use;
-  evict_coldest(all, room);
-  if (pages_in_use < before || room.lines_left == 0) return true;
-  evict_again_ms = now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
+  const uint64_t before = regions_.pages_in_use;
+  evictor_.evict_coldest(all, room);
+  if (regions_.pages_in_use < before || room.lines_left == 0) return true;
+  evict_again_ms_ = core_.now_ms + kNothingGoesPauseMs;  // pinned, has children, or is unknown yet
   return false;
 }
 

@@ -1,5 +1,6 @@
-// A pool's feed: when there is one, and where each turn looks. daemon/pool/feed/feed.h says what is told.
-#include "daemon/pool/state.h"
+#include "daemon/pool/feed/pool_feed.h"
+
+#include "libmaru/shm/blocks/pin.h"
 #include "maru/follow.h"
 
 #include <cerrno>
@@ -22,118 +23,117 @@ FileDescriptor open_to_read(int fd) {
 
 }  // namespace
 
-uint32_t Pool::State::follow_reason(EvictReason reason) {
+void PoolFeed::removed(PageRef ref, EvictReason reason) {
   constexpr uint32_t kReasons[] = {MARU_FOLLOW_BY_REQUEST, MARU_FOLLOW_BY_BACKGROUND, MARU_FOLLOW_BY_TAKEOVER,
                                    MARU_FOLLOW_BY_EXPIRY, MARU_FOLLOW_BY_ADMIN};
   static_assert(std::size(kReasons) == kEvictReasonCount);
-  return kReasons[size_t(reason)];
+  removed_by(ref, kReasons[size_t(reason)]);
 }
 
-void Pool::State::look_for_feed(uint32_t page) {
-  feed->look(page, owns_page(page) ? MARU_FOLLOW_BY_CLIENT : MARU_FOLLOW_BY_HOST);
+void PoolFeed::removed_by(PageRef ref, uint32_t reason) {
+  if (feed_) feed_->removed(ref, reason);
 }
 
-// By its touch a publisher says where its block is. Touches of other hosts' lanes count as well.
-void Pool::State::touched_for_feed(std::span<const shm::Touch> found) {
-  feed->set_now(now_ms);
-  for (const shm::Touch& touch : found) __builtin_prefetch(&region.block(touch.page));
-  for (const shm::Touch& touch : found) look_for_feed(touch.page);
+void PoolFeed::look(uint32_t page) {
+  feed_->look(page, regions_.owns_page(page) ? MARU_FOLLOW_BY_CLIENT : MARU_FOLLOW_BY_HOST);
 }
 
-// Before a walk: which lanes may have removed blocks, or stored some without a trace in their rings. What a client had begun
-// that is gone now has been settled without a word to the feed.
-void Pool::State::note_moves() {
-  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
+void PoolFeed::touched(std::span<const shm::Touch> found) {
+  if (!feed_) return;
+  feed_->set_now(core_.now_ms);
+  for (const shm::Touch& touch : found) __builtin_prefetch(&core_.region.block(touch.page));
+  for (const shm::Touch& touch : found) look(touch.page);
+}
+
+// What a client had begun that is gone now has been settled without a word to the feed.
+void PoolFeed::note_moves() {
+  if (!feed_) return;
+  const shm::LaneSet in_use = shm::with_other_hosts(core_.region, lanes_.in_use);
   // A number that changes with each delete, each freed page, each lost touch and each client: hints.
   const auto moves_of = [&](uint32_t lane) {
-    const format::LaneHeader& header = region.lane_header(lane);
-    meter.add(kCounterLines);
+    const format::LaneHeader& header = core_.region.lane_header(lane);
+    core_.meter.add(kCounterLines);
     return header.counter(format::kCounterDeletes) + header.frees.load_relaxed() +  // as above
-           (lanes.records[lane].lost() << 24) + (uint64_t(lanes.records[lane].generation) << 48);
+           (lanes_.records[lane].lost() << 24) + (uint64_t(lanes_.records[lane].generation) << 48);
   };
-  for (uint32_t lane = 0; lane < region.lanes(); ++lane) feed->looks.note(lane, in_use.has(lane) ? moves_of(lane) : 0);
+  for (uint32_t lane = 0; lane < core_.region.lanes(); ++lane)
+    feed_->looks.note(lane, in_use.has(lane) ? moves_of(lane) : 0);
 }
 
 // A step of a walk: half of it in regions of those lanes, while there are some.
-void Pool::State::walk_for_feed(uint64_t count) {
-  feed->set_now(now_ms);
-  if (feed->is_filling()) return;
+void PoolFeed::walk(uint64_t count) {
+  if (!feed_) return;
+  feed_->set_now(core_.now_ms);
+  if (feed_->is_filling()) return;
   uint64_t left = count / 2;
-  while (left > 0 && feed->looks.has_regions()) {
-    const uint32_t index = feed->looks.region_next(), pages_in = region.region_pages();
-    const RegionEntry& entry = regions[index];
+  while (left > 0 && feed_->looks.has_regions()) {
+    const uint32_t index = feed_->looks.region_next(), pages_in = core_.region.region_pages();
+    const RegionEntry& entry = regions_[index];
     const bool is_wanted =
-        !entry.is_foreign && entry.state == RegionState::kRented && feed->looks.is_active(entry.owner.lane);
-    const uint64_t taken = is_wanted ? std::min<uint64_t>(left, pages_in - feed->looks.region_page()) : 0;
-    for (uint64_t i = 0; i < taken; ++i) look_for_feed(index * pages_in + feed->looks.take_region_page());
+        !entry.is_foreign && entry.state == RegionState::kRented && feed_->looks.is_active(entry.owner.lane);
+    const uint64_t taken = is_wanted ? std::min<uint64_t>(left, pages_in - feed_->looks.region_page()) : 0;
+    for (uint64_t i = 0; i < taken; ++i) look(index * pages_in + feed_->looks.take_region_page());
     left -= taken;
-    if (!is_wanted || feed->looks.region_page() == pages_in) feed->looks.region_done(region.regions());
+    if (!is_wanted || feed_->looks.region_page() == pages_in) feed_->looks.region_done(core_.region.regions());
   }
-  for (uint64_t i = count / 2 + left; i > 0; --i) look_for_feed(feed->looks.take_page(pages()));
+  for (uint64_t i = count / 2 + left; i > 0; --i) look(feed_->looks.take_page(core_.pages()));
 }
 
 // The end of a turn. Returns true when there is more to do right away. Turns may come many times in a millisecond, and
 // followers are woken once in it.
-bool Pool::State::end_feed_turn(bool has_more) {
-  feed->set_now(now_ms);
-  if (feed->followers == 0 && now_ms - std::min(now_ms, feed->left_ms) > kLingerMs) {
-    feed.reset();
+bool PoolFeed::end_turn(bool has_more) {
+  if (!feed_) return has_more;
+  feed_->set_now(core_.now_ms);
+  if (feed_->followers == 0 && core_.now_ms - std::min(core_.now_ms, feed_->left_ms) > kLingerMs) {
+    feed_.reset();
     return has_more;
   }
-  has_more |= feed->settle();
-  if (!has_more || !feed->has_published()) feed->publish();
+  has_more |= feed_->settle();
+  if (!has_more || !feed_->has_published()) feed_->publish();
   return has_more;
 }
 
-Result<FollowGrant> Pool::State::follow() {
-  if (pages() > kFollowPagesMax)
-    return failure(EFBIG, "follow a pool of " + std::to_string(pages()) + " pages: at most " +
+Result<FollowGrant> PoolFeed::follow() {
+  if (core_.pages() > kFollowPagesMax)
+    return failure(EFBIG, "follow a pool of " + std::to_string(core_.pages()) + " pages: at most " +
                               std::to_string(kFollowPagesMax) + " can be followed");
   FollowGrant grant;
-  grant.control = open_to_read(device->control_fd());
-  if (device->is_split()) grant.pages = FileDescriptor(::fcntl(device->read_only_fd(), F_DUPFD_CLOEXEC, 3));
-  if (!grant.control.is_open() || (device->is_split() && !grant.pages.is_open()))
+  grant.control = open_to_read(core_.device->control_fd());
+  if (core_.device->is_split()) grant.pages = FileDescriptor(::fcntl(core_.device->read_only_fd(), F_DUPFD_CLOEXEC, 3));
+  if (!grant.control.is_open() || (core_.device->is_split() && !grant.pages.is_open()))
     return failure(errno, "open the pool's memory to read, for a follower");
-  if (!feed) {
-    drain_touches(kTouchesPerDrain);  // what was stored before is no news
-    auto made = Feed::make(region, meter, now_ms);
+  if (!feed_) {
+    auto made = Feed::make(core_.region, core_.meter, core_.now_ms);
     if (!made) return tl::unexpected(made.error());
-    feed = std::move(*made);
-    feed->left_ms = now_ms;
+    feed_ = std::move(*made);
+    feed_->left_ms = core_.now_ms;
   }
-  grant.feed = FileDescriptor(::fcntl(feed->fd(), F_DUPFD_CLOEXEC, 3));
+  grant.feed = FileDescriptor(::fcntl(feed_->fd(), F_DUPFD_CLOEXEC, 3));
   if (!grant.feed.is_open()) return failure(errno, "pass a feed on");
-  ++feed->followers;
+  ++feed_->followers;
   wire::FollowReply& reply = grant.reply;
-  const format::Header& header = region.header();
+  const format::Header& header = core_.region.header();
   std::memcpy(reply.uuid, header.uuid, sizeof(reply.uuid));
-  reply.incarnation = feed->view().incarnation();
-  reply.feed_bytes = feed->bytes();
-  reply.pool_bytes = device->bytes();
+  reply.incarnation = feed_->view().incarnation();
+  reply.feed_bytes = feed_->bytes();
+  reply.pool_bytes = core_.device->bytes();
   reply.control_bytes = header.control_bytes;
-  reply.pages_offset = device->is_split() ? device->pages_offset() : header.control_bytes;
-  reply.control_alignment = device->control_alignment();
-  reply.map_alignment = device->map_alignment();
-  reply.descriptors = device->is_split() ? 3 : 2;
+  reply.pages_offset = core_.device->is_split() ? core_.device->pages_offset() : header.control_bytes;
+  reply.control_alignment = core_.device->control_alignment();
+  reply.map_alignment = core_.device->map_alignment();
+  reply.descriptors = core_.device->is_split() ? 3 : 2;
   return grant;
 }
 
-void Pool::State::unfollow(uint64_t incarnation) {
-  if (!feed || feed->view().incarnation() != incarnation || feed->followers == 0) return;
-  --feed->followers;
-  feed->left_ms = now_ms;
+void PoolFeed::unfollow(uint64_t incarnation) {
+  if (!feed_ || feed_->view().incarnation() != incarnation || feed_->followers == 0) return;
+  --feed_->followers;
+  feed_->left_ms = core_.now_ms;
 }
 
-Result<FollowGrant> Pool::follow(uint64_t now_ms) {
-  state_->now_ms = now_ms;
-  return state_->follow();
-}
-
-void Pool::unfollow(uint64_t incarnation) { state_->unfollow(incarnation); }
-
-std::optional<uint64_t> Pool::feed_turn_ms() const {
-  if (!state_->feed) return std::nullopt;
-  return state_->feed->is_filling() ? 0 : state_->feed->is_idle() ? kIdleTurnMs : kTurnMs;
+std::optional<uint64_t> PoolFeed::turn_ms() const {
+  if (!feed_) return std::nullopt;
+  return feed_->is_filling() ? 0 : feed_->is_idle() ? kIdleTurnMs : kTurnMs;
 }
 
 }  // namespace maru::daemon

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/base/log_budget.h"
+#include "daemon/pool/core.h"
 #include "daemon/pool/hosts/fencing.h"
 #include "daemon/pool/hosts/heartbeat.h"
 #include "libmaru/shm/region/host_claim.h"
@@ -9,14 +10,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace maru::daemon {
 
-inline constexpr uint32_t kNoHost = std::numeric_limits<uint32_t>::max();
 inline constexpr uint64_t kHostLookPauseMs = 200;
 // Looks that find a heartbeat unchanged before the host counts as silent: a marud that did not look does not know.
 inline constexpr uint32_t kSilentLooks = 3;
@@ -78,8 +77,6 @@ struct HostReclaim {
 };
 
 struct PoolHosts {
-  uint32_t self = 0;
-  uint32_t generation = 0;  // of our own claim
   uint64_t machine_id = 0;
   std::string boot_text, machine_text;  // for people and the fencing command
   std::string lost_because;

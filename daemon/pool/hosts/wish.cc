@@ -13,22 +13,6 @@
 
 namespace maru::daemon {
 
-// A host that rents less than its share asks the host that rents the most. The other host may refuse. A region that it gives
-// up belongs to no host, and the first host that asks for a region rents it.
-void Pool::State::ask_for_region() {
-  std::vector<uint32_t> rented(region.hosts(), 0);
-  for (uint32_t i = 0; i < regions.size(); ++i) {
-    const uint32_t host = shm::host_of_region(region, i);
-    if (host < region.hosts()) ++rented[host];
-  }
-  const auto users = std::max<ptrdiff_t>(
-      1, std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; }) + (rented[hosts.self] == 0));
-  const size_t share = std::max<size_t>(1, regions.size() / size_t(users));
-  const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
-  if (rented[hosts.self] >= share || rented[most] <= share || most == hosts.self) return;
-  shm::ask_for_region(region, most, hosts.self, hosts.generation);
-}
-
 // The candidates are all regions that a client of this host rents, or rented.
 void Pool::State::begin_giving() {
   giving.emplace().pinned.assign(regions.size(), false);
@@ -46,43 +30,43 @@ bool Pool::State::step_giving() {
   using Part = Takeover::Part;
   Takeover& region_given = *giving;
   Shortage room;
-  room.run_pages = region.region_pages();
+  room.run_pages = core.region.region_pages();
   room.lines_left = kWishLinesPerLook;
   if (region_given.part == Part::kPins) {
-    if (!look_for_pins(region_given, room)) return false;
+    if (!takeovers.look_for_pins(region_given, room)) return false;
     std::erase_if(region_given.candidates, [&](uint32_t index) { return region_given.pinned[index]; });
     region_given.part = Part::kChoice;
   }
   if (region_given.part == Part::kChoice) {
-    const bool saw_all = choose_region(region_given, room);
+    const bool saw_all = takeovers.choose_region(region_given, room);
     if (!region_given.index) return saw_all;
-    if (!is_still_anothers(region_given, {})) return true;
+    if (!takeovers.is_still_anothers(region_given, {})) return true;
     hosts.wish_next = *region_given.index + 1;
-    close_region(region_given, room);
+    takeovers.close_region(region_given, room);
   }
-  if (!is_still_anothers(region_given, {})) return true;
-  if (!empty_region(region_given, room)) return false;
-  settle_region(*region_given.index);
-  ++totals.regions_taken;
+  if (!takeovers.is_still_anothers(region_given, {})) return true;
+  if (!takeovers.empty_region(region_given, room)) return false;
+  grants.settle_region(*region_given.index);
+  ++core.totals.regions_taken;
   return true;
 }
 
 void Pool::State::answer_wish() {
-  const shm::HostWish wish = shm::read_wish(region, hosts.self);
+  const shm::HostWish wish = shm::read_wish(core.region, core.host);
   const bool is_emptying = giving && giving->part == Takeover::Part::kBlocks;
   if (wish.bits != hosts.wish_bits && !is_emptying) giving.reset();
   hosts.wish_bits = wish.bits;
   if (!is_emptying) {
     if (wish.is_none()) return;
-    if (!shm::is_asker_live(region, wish)) return shm::end_wish(region, hosts.self, wish);
+    if (!shm::is_asker_live(core.region, wish)) return shm::end_wish(core.region, core.host, wish);
   }
   if (!giving) begin_giving();
   if (!step_giving()) return;
   if (giving->part == Takeover::Part::kBlocks)
-    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", config.name, *giving->index,
+    log_info("pool \"{}\": region {} is given up for host {}, which asked for one", core.config.name, *giving->index,
              wish.host());
   giving.reset();
-  shm::end_wish(region, hosts.self, wish);
+  shm::end_wish(core.region, core.host, wish);
 }
 
 }  // namespace maru::daemon

@@ -55,14 +55,15 @@ struct Pool::State::LiveAudit {
 
   explicit LiveAudit(const State& state, std::vector<uint64_t> of)
       : tickets(std::move(of)),
-        scratch(std::make_unique_for_overwrite<std::byte[]>(shm::audit_scratch_bytes(state.region))),
-        run(state.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.region)}, found) {}
+        scratch(std::make_unique_for_overwrite<std::byte[]>(shm::audit_scratch_bytes(state.core.region))),
+        run(state.core.region, state.live_audit_request(), {scratch.get(), shm::audit_scratch_bytes(state.core.region)},
+            found) {}
 };
 
 shm::AuditRequest Pool::State::live_audit_request() const {
   shm::AuditRequest request;
   request.mode = shm::AuditMode::kLiveOwner;
-  request.live = shm::with_other_hosts(region, lanes.in_use);
+  request.live = shm::with_other_hosts(core.region, lanes.in_use);
   return request;
 }
 
@@ -95,8 +96,8 @@ struct Pool::State::RestAudit {
   bool step(const State& state) {
     if (!run) {
       seen.findings.clear();
-      run.emplace(state.region, request(state), std::span(live.scratch.get(), shm::audit_scratch_bytes(state.region)),
-                  seen);
+      run.emplace(state.core.region, request(state),
+                  std::span(live.scratch.get(), shm::audit_scratch_bytes(state.core.region)), seen);
     }
     if (!run->step(kAuditStepsPerTurn)) return false;
     run.reset();
@@ -112,51 +113,44 @@ struct Pool::State::RestAudit {
 
 // Without a place for a ticket it is done when this returns, and so it is when the pool is small.
 json Pool::State::check(bool is_quiesced, uint64_t* ret_ticket) {
-  if (!ret_ticket || (*ret_ticket == 0 && pages() <= kAuditedAtOncePages))
+  if (!ret_ticket || (*ret_ticket == 0 && core.pages() <= kAuditedAtOncePages))
     return is_quiesced ? check_at_rest() : check_now();
-  if (is_quiesced) return check_in_turns(rest_audits_wanted, rest_audit ? &rest_audit->tickets : nullptr, ret_ticket);
-  return check_in_turns(audits_wanted, live_audit ? &live_audit->tickets : nullptr, ret_ticket);
+  if (is_quiesced) return check_in_turns(rest_audits_wanted, ret_ticket);
+  return check_in_turns(audits_wanted, ret_ticket);
 }
 
-// `asked`: who waits for the one that is under way.
-json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, const std::vector<uint64_t>* asked,
-                                 uint64_t* ret_ticket) {
-  if (*ret_ticket != 0) {
-    const auto waits = [&](const std::vector<uint64_t>& tickets) {
-      return std::find(tickets.begin(), tickets.end(), *ret_ticket) != tickets.end();
-    };
-    if (waits(wanted) || (asked && waits(*asked))) return {};
-    return late_answer(ret_ticket);
-  }
+json Pool::State::check_in_turns(std::vector<uint64_t>& wanted, uint64_t* ret_ticket) {
+  if (*ret_ticket != 0) return late_answer(ret_ticket);
   if (wanted.size() >= kAuditsWantedMax) return refusal(EAGAIN, "too many audits are wanted already: try again");
-  wanted.push_back(*ret_ticket = ++last_ticket);
-  return {};
+  wanted.push_back(++core.last_ticket);
+  return wait_for(core.last_ticket, ret_ticket);
 }
 
 bool Pool::State::is_quiesced() const { return rest_audit && rest_audit->is_prepared; }
 bool Pool::is_quiesced() const { return state_->is_quiesced(); }
 
 bool Pool::State::step_rest_audit() {
+  restart_audits();
   if (!rest_audit) {
-    if (rest_audits_wanted.empty() || is_reordering()) return false;
+    if (rest_audits_wanted.empty() || queues.is_reordering()) return false;
     rest_audit = std::make_shared<RestAudit>(*this, std::exchange(rest_audits_wanted, {}));
   }
   RestAudit& audit = *rest_audit;
   if (!audit.is_prepared) {
-    if (audit.swept < pages()) {
-      audit.swept += sweep(kSweepPagesPerTurn);
+    if (audit.swept < core.pages()) {
+      audit.swept += sweep.step(kSweepPagesPerTurn);
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
       // Whoever waits for that says whether there is more to do right away.
-      if (!audit.settle_until_ms) audit.settle_until_ms = now_ms + kSettlePauseMs;
+      if (!audit.settle_until_ms) audit.settle_until_ms = core.now_ms + kSettlePauseMs;
       take_findings();
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
-      const bool has_settled = !has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
+      const bool has_settled = !lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
                                hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
-                               findings.orphans.empty() && deletions.empty();
-      if (!has_settled && rests(now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
-      drain_touches(kTouchesPerDrain);
+                               findings.orphans.empty() && !deletions.is_busy();
+      if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
+      recency.drain(kTouchesPerDrain);
       take_findings();
-      finish_retired(kRetiredLinesPerTurn);
+      retired.finish(kRetiredLinesPerTurn);
       audit.is_prepared = true;
     }
     return true;
@@ -167,15 +161,16 @@ bool Pool::State::step_rest_audit() {
   report.findings += audit.found.size();
   all.insert(all.end(), audit.found.begin(), audit.found.end());
   const json reply = tell_audit(all, report, true);
-  for (const uint64_t ticket : audit.tickets) keep_answer(ticket, reply);
+  for (const uint64_t ticket : audit.tickets) answers.give(ticket, reply);
   rest_audit.reset();
   for (const uint32_t lane : take_ended_lanes()) end_lane(lane);
   return !rest_audits_wanted.empty();
 }
 
-// The queues are about to be no order for a while, which would look like damage: those that are under way begin again when
+// While the queues are built anew they are no order, which would look like damage: audits that are under way begin again when
 // they are one. Never while the pool is quiesced.
 void Pool::State::restart_audits() {
+  if (std::exchange(reorders_seen, queues.reorders_begun()) == queues.reorders_begun()) return;
   if (live_audit) audits_wanted.insert(audits_wanted.begin(), live_audit->tickets.begin(), live_audit->tickets.end());
   if (rest_audit)
     rest_audits_wanted.insert(rest_audits_wanted.begin(), rest_audit->tickets.begin(), rest_audit->tickets.end());
@@ -185,6 +180,9 @@ void Pool::State::restart_audits() {
 
 // Whoever asked is told that the pool went away: late_answer().
 void Pool::State::drop_rest_audit() {
+  if (rest_audit)
+    for (const uint64_t ticket : rest_audit->tickets) answers.drop(ticket);
+  for (const uint64_t ticket : rest_audits_wanted) answers.drop(ticket);
   rest_audit.reset();
   rest_audits_wanted.clear();
 }
@@ -208,7 +206,7 @@ void Pool::State::lane_ended(uint32_t lane) {
 
 // A lane of a slot that is not ours any more may be another host's client's by now.
 void Pool::State::end_lane(uint32_t lane) {
-  if (region.is_shared() && is_own_slot_lost())
+  if (core.region.is_shared() && is_own_slot_lost())
     lanes.records[lane].phase = LaneRecord::Phase::kFree;
   else
     begin_reclaim(lane);
@@ -221,13 +219,14 @@ json Pool::State::check_now() {
 }
 
 bool Pool::State::step_audit() {
+  restart_audits();
   if (!live_audit) {
-    if (audits_wanted.empty() || is_reordering()) return false;
+    if (audits_wanted.empty() || queues.is_reordering()) return false;
     live_audit = std::make_shared<LiveAudit>(*this, std::exchange(audits_wanted, {}));
   }
   if (!live_audit->run.step(kAuditStepsPerTurn)) return true;
   const json reply = tell_audit(live_audit->found.findings, live_audit->run.report(), false);
-  for (const uint64_t ticket : live_audit->tickets) keep_answer(ticket, reply);
+  for (const uint64_t ticket : live_audit->tickets) answers.give(ticket, reply);
   live_audit.reset();
   return !audits_wanted.empty();
 }
@@ -235,18 +234,18 @@ bool Pool::State::step_audit() {
 // Everything, also what is only true at rest. Live clients may be in the middle of something, so only what two audits saw with
 // the same words is reported.
 json Pool::State::check_at_rest() {
-  drain_all_touches();
-  sweep(pages());
+  recency.drain_all();
+  sweep.step(core.pages());
   take_findings();
-  finish_all_retired();
-  std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
+  retired.finish_all();
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
   shm::AuditRequest audit_request = live_audit_request();
   audit_request.mode = shm::AuditMode::kExact;
   Collected first;
-  shm::AuditReport report = shm::audit(region, audit_request, scratch, first);
+  shm::AuditReport report = shm::audit(core.region, audit_request, scratch, first);
   if (!first.findings.empty()) {
     Collected second;
-    report = shm::audit(region, audit_request, scratch, second);
+    report = shm::audit(core.region, audit_request, scratch, second);
     std::erase_if(first.findings, [&](const shm::Finding& finding) {
       return std::find(second.findings.begin(), second.findings.end(), finding) == second.findings.end();
     });
@@ -275,8 +274,9 @@ json Pool::State::tell_audit(const std::vector<shm::Finding>& found, const shm::
     return shm::invariant_info(finding.invariant).when != shm::AuditClass::kAtRest;
   };
   const auto lasting = uint64_t(std::count_if(found.begin(), found.end(), lasts));
-  ++totals.audits;
-  audit_json = {{"at_ms", now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
+  ++core.totals.audits;
+  audit_json = {
+      {"at_ms", core.now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
   return reply;
 }
 

@@ -19,7 +19,7 @@ constexpr uint64_t kShownBytes = 1024;  // a person reads no more; a program use
 // Adds "metadata": text, or 0x and hexadecimal digits; "metadata_shown_bytes" where that is a part of it alone. Null where it
 // cannot be read, and "metadata_error" says why.
 void Pool::State::put_metadata(PageRef ref, json& row) const {
-  const shm::MetadataPlace place = shm::metadata_of(region, ref.page());
+  const shm::MetadataPlace place = shm::metadata_of(core.region, ref.page());
   if (place.bytes == 0 && place.fits) return;
   row["metadata"] = nullptr;
   if (!place.fits) {
@@ -29,8 +29,8 @@ void Pool::State::put_metadata(PageRef ref, json& row) const {
   std::vector<std::byte> bytes(std::min(place.bytes, kShownBytes));
   bool is_of_block = false;
   const auto looked = read_memory(
-      *device, device_byte(ref.page()) + place.offset, bytes.size(),
-      [&](std::span<const AtomicU64> words) { is_of_block = shm::read_metadata(region, ref, place, words, bytes); });
+      *core.device, core.device_byte(ref.page()) + place.offset, bytes.size(),
+      [&](std::span<const AtomicU64> words) { is_of_block = shm::read_metadata(core.region, ref, place, words, bytes); });
   if (!looked || !is_of_block) {
     row["metadata_error"] = looked ? "the block went away meanwhile" : looked.error().text();
     return;

@@ -73,12 +73,12 @@ json Pool::State::admin(const std::string& command, const json& request, uint64_
     return {};
   }
   if (command == "regions") return list_regions(request);
-  if (command == "which") return which_blocks(region, tenants, request);
+  if (command == "which") return which_blocks(core.region, tenants, request);
   if (command == "map") return map();
   const bool sets_limits =
       command == "quota.set" || request.contains("soft") || request.contains("hard") || request.contains("listed");
-  if (command.starts_with("quota.") && sets_limits && region.is_shared())
-    return refusal(EOPNOTSUPP, "pool \"" + config.name +
+  if (command.starts_with("quota.") && sets_limits && core.region.is_shared())
+    return refusal(EOPNOTSUPP, "pool \"" + core.config.name +
                                    "\" has profile = \"shared\", expected \"local\": limits of tenants are kept by one "
                                    "host, and the others would store beyond them");
   if (command.starts_with("quota.")) return quota(command, request, ret_ticket);
@@ -102,26 +102,26 @@ json Pool::State::list_regions(const json& request) {
   for (; i < regions.size() && rows.size() < rows_max; ++i) {
     const RegionEntry& entry = regions[i];
     uint32_t free_pages = 0, used_pages = 0;
-    for (uint32_t k = 0; k < region.region_pages(); ++k) {
-      const PageState state = word(uint32_t(i) * region.region_pages() + k).state();
+    for (uint32_t k = 0; k < core.region.region_pages(); ++k) {
+      const PageState state = core.word(uint32_t(i) * core.region.region_pages() + k).state();
       free_pages += state == PageState::kFree;
       used_pages += state != PageState::kFree && state != PageState::kOut && state != PageState::kPoisoned;
     }
     uint64_t queued = 0;
-    for_shelves(uint32_t(i), [&](uint32_t shelf) { queued += order.count(shelf); });
+    queues.for_shelves(uint32_t(i), [&](uint32_t shelf) { queued += queues.order.count(shelf); });
     json row = {{"region", i},
                 {"state", state_name(entry.state)},
                 {"generation", entry.generation},
-                {"pages", region.region_pages()},
+                {"pages", core.region.region_pages()},
                 {"free_pages", free_pages},
                 {"used_pages", used_pages},
-                {"queued_blocks", std::min<uint64_t>(queued, region.region_pages())}};
+                {"queued_blocks", std::min<uint64_t>(queued, core.region.region_pages())}};
     if (entry.state == RegionState::kRented) {
       row["lane"] = entry.owner.lane;
       row["pid"] = int64_t(lanes.records[entry.owner.lane].who.pid);
     }
     rows.push_back(std::move(row));
-    if (rows.size() * uint64_t(region.region_pages()) >= 4 * kPagesPerList) {
+    if (rows.size() * uint64_t(core.region.region_pages()) >= 4 * kPagesPerList) {
       ++i;
       break;
     }
@@ -133,8 +133,8 @@ json Pool::State::list_regions(const json& request) {
 
 // Everything here is read without a pin: it is what was there a moment ago.
 json Pool::State::block_json(uint32_t page, PageWord found) {
-  const format::BlockLine& line = region.block(page);
-  const format::DetailLine& detail = region.detail(page);
+  const format::BlockLine& line = core.region.block(page);
+  const format::DetailLine& detail = core.region.detail(page);
   const PageRef ref = PageRef::of(page, found.generation());
   const uint64_t kind = detail.kind.load_acquire();
   const uint32_t content = uint32_t(kind >> 56);
@@ -142,24 +142,24 @@ json Pool::State::block_json(uint32_t page, PageWord found) {
   json row = {{"state", page_state_name(found.state())},
               {"page", page},
               {"generation", found.generation()},
-              {"pages", region.run_pages(page)},
+              {"pages", core.region.run_pages(page)},
               {"length_bytes", format::payload_bytes_of(length)},
               {"children", found.is(PageState::kReady) ? found.children() : 0},
               {"depth", uint32_t(line.shape.load_acquire() >> 32)},
               {"priority", uint32_t(kind)},
               {"type", content < std::size(kContentNames) ? json(kContentNames[content]) : json(content)},
               {"stored_ms", detail.stored_ms.load_acquire()},
-              {"last_use_ms", region.header().created_unix_ms + tick_of(page, found.generation())}};
-  if (shm::read_key(region, ref, &key)) {
-    row["key"] = key_text({key.data, key.size});
-    row["kind"] = key.kind < std::size(kKindNames) ? json(kKindNames[key.kind]) : json(key.kind);
-    tenants.put_tenant(key.tenant, row);
+              {"last_use_ms", core.region.header().created_unix_ms + queues.tick_of(page, found.generation())}};
+  if (shm::read_key(core.region, ref, &core.key)) {
+    row["key"] = key_text({core.key.data, core.key.size});
+    row["kind"] = core.key.kind < std::size(kKindNames) ? json(kKindNames[core.key.kind]) : json(core.key.kind);
+    tenants.put_tenant(core.key.tenant, row);
   } else {
     row["key"] = nullptr;
   }
   if (const uint64_t bytes = format::metadata_bytes_of(length); bytes != 0) row["metadata_bytes"] = bytes;
   const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
-  if (region.is_page(parent)) row["parent"] = parent.page();
+  if (core.region.is_page(parent)) row["parent"] = parent.page();
   if (const uint64_t expires_ms = line.expires_ms.load_acquire(); expires_ms != 0) row["expires_ms"] = expires_ms;
   return row;
 }
@@ -191,16 +191,17 @@ struct Pool::State::BlockFilter {
 };
 
 bool Pool::State::passes(const BlockFilter& filter, uint32_t page, PageWord found) {
-  const format::DetailLine& detail = region.detail(page);
+  const format::DetailLine& detail = core.region.detail(page);
   const uint64_t kind = detail.kind.load_acquire();
-  meter.add(1);
+  core.meter.add(1);
   if (uint32_t(kind) < filter.min_priority) return false;
   if (filter.content && uint32_t(kind >> 56) != *filter.content) return false;
   if (filter.tenant && detail.tenant.load_acquire() != *filter.tenant) return false;
   if (!filter.prefix.empty()) {
-    meter.add(limits::kKeyExtentBytes / sizeof(format::BlockLine));  // at most
-    if (!shm::read_key(region, PageRef::of(page, found.generation()), &key) || key.size < filter.prefix.size() ||
-        std::memcmp(key.data, filter.prefix.data(), filter.prefix.size()) != 0)
+    core.meter.add(limits::kKeyExtentBytes / sizeof(format::BlockLine));  // at most
+    if (!shm::read_key(core.region, PageRef::of(page, found.generation()), &core.key) ||
+        core.key.size < filter.prefix.size() ||
+        std::memcmp(core.key.data, filter.prefix.data(), filter.prefix.size()) != 0)
       return false;
   }
   return true;
@@ -213,22 +214,22 @@ json Pool::State::list_blocks(const json& request) {
   json rows = json::array();
   size_t bytes = 0;
   uint64_t page = number_in(request, "cursor", 0);
-  const uint64_t end = page < pages() ? std::min(pages(), page + kPagesPerList) : page;
-  const LineBudget lines(meter, kHeldLinesAtOnce);  // also for keys, and to look for pins in; one block at least
+  const uint64_t end = page < core.pages() ? std::min(core.pages(), page + kPagesPerList) : page;
+  const LineBudget lines(core.meter, kHeldLinesAtOnce);  // also for keys, and to look for pins in; one block at least
   for (; page < end && !lines.is_spent() && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++page) {
-    const PageWord found = word(uint32_t(page));
+    const PageWord found = core.word(uint32_t(page));
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring) && !found.is(PageState::kRetired)) continue;
     if (!passes(filter, uint32_t(page), found)) continue;
     if (filter.pinned) {
-      meter.add(look_lines());
-      if (!shm::is_pinned(region, lanes.in_use, uint32_t(page))) continue;
+      core.meter.add(lanes.look_lines());
+      if (!shm::is_pinned(core.region, lanes.in_use, uint32_t(page))) continue;
     }
     json row = block_json(uint32_t(page), found);
     bytes += json_text(row).size();
     rows.push_back(std::move(row));
   }
   json reply = {{"blocks", std::move(rows)}};
-  if (page < pages()) reply["next"] = page;
+  if (page < core.pages()) reply["next"] = page;
   return reply;
 }
 
@@ -253,10 +254,10 @@ PageRef Pool::State::named_block(const json& request, shm::Digest* ret_digest, j
   for (uint32_t kind = 0; kind < std::size(kKindNames) && ref.is_none(); ++kind) {
     if (!wanted_kind.empty() && wanted_kind != kKindNames[kind]) continue;
     if ((kind == 1 && bytes.size() != 16) || (kind == 2 && bytes.size() != 32)) continue;
-    *ret_digest = kind == 0   ? shm::digest_of_bytes(region.secret(), bytes, tenant)
-                  : kind == 1 ? shm::digest_of_128(region.secret(), words[0], words[1], tenant)
-                              : shm::digest_of_256(region.secret(), words, tenant);
-    ref = shm::find_unpinned(region, *ret_digest);
+    *ret_digest = kind == 0   ? shm::digest_of_bytes(core.region.secret(), bytes, tenant)
+                  : kind == 1 ? shm::digest_of_128(core.region.secret(), words[0], words[1], tenant)
+                              : shm::digest_of_256(core.region.secret(), words, tenant);
+    ref = shm::find_unpinned(core.region, *ret_digest);
   }
   if (ref.is_none()) *ret_refusal = refusal(ENOENT, "no block is stored under this key");
   return ref;
@@ -267,14 +268,14 @@ json Pool::State::one_block(const json& request) {
   json none;
   const PageRef ref = named_block(request, &digest, &none);
   if (ref.is_none()) return none;
-  json row = block_json(ref.page(), word(ref.page()));
+  json row = block_json(ref.page(), core.word(ref.page()));
   put_metadata(ref, row);
   json pinned_by = json::array();
   uint64_t pinners = 0;
-  lanes.in_use.for_each(region.lanes(), [&](uint32_t lane) {
+  lanes.in_use.for_each(core.region.lanes(), [&](uint32_t lane) {
     shm::LaneSet one;
     one.add(lane);
-    if (!shm::is_pinned(region, one, ref.page())) return;
+    if (!shm::is_pinned(core.region, one, ref.page())) return;
     if (++pinners <= kPinnersNamedMax)  // so many that a reply has room for them
       pinned_by.push_back({{"lane", lane}, {"pid", int64_t(lanes.records[lane].who.pid)}});
   });
@@ -286,7 +287,7 @@ json Pool::State::one_block(const json& request) {
 // -- status -----------------------------------------------------------------------------------------------------------
 
 json Pool::State::status(const metrics::PageCensus& census) const {
-  const format::Parameters& parameters = region.parameters();
+  const format::Parameters& parameters = core.region.parameters();
   json page_states = json::object(), region_states = json::object();
   const auto& counts = census.states;
   for (uint32_t i = 0; i < format::kPageStateCount; ++i) page_states[page_state_name(PageState(i))] = counts[i];
@@ -295,78 +296,76 @@ json Pool::State::status(const metrics::PageCensus& census) const {
   for (uint32_t i = 0; i < 4; ++i) region_states[state_name(RegionState(i))] = by_state[i];
   uint64_t live = 0, reclaiming = 0;
   json counters = json::object();
-  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+  for (uint32_t lane = 1; lane < core.region.lanes(); ++lane) {
     live += lanes.is_live(lane);
     reclaiming += lanes.records[lane].phase == LaneRecord::Phase::kReclaiming;
   }
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
-    uint64_t sum = totals.counters[i];
-    for (uint32_t lane = 1; lane < region.lanes(); ++lane)
-      if (lanes.is_live(lane)) sum += region.lane_header(lane).counter(i);
+    uint64_t sum = core.totals.counters[i];
+    for (uint32_t lane = 1; lane < core.region.lanes(); ++lane)
+      if (lanes.is_live(lane)) sum += core.region.lane_header(lane).counter(i);
     counters[kCounterNames[i]] = sum;
   }
   const uint64_t blocks = counts[uint32_t(PageState::kReady)] + counts[uint32_t(PageState::kRetiring)];
   const uint64_t free_pages = counts[uint32_t(PageState::kFree)];
-  json reply = {{"name", config.name},
-                {"epoch", epoch},
-                {"pool_bytes", parameters.pool_bytes},
-                {"control_bytes", region.layout().control_bytes},
-                {"page_bytes", parameters.page_bytes},
-                {"pages", pages()},
-                {"page_states", std::move(page_states)},
-                {"region_bytes", parameters.region_pages * parameters.page_bytes},
-                {"regions", regions.size()},
-                {"region_states", std::move(region_states)},
-                {"lanes",
-                 {{"max", region.lanes() - 1},
-                  {"live", live},
-                  {"unproven", lanes.unproven(pid_namespace)},
-                  {"reclaiming", reclaiming}}},
-                {"blocks", blocks},
-                {"block_bytes", census.block_bytes},
-                {"evicted_blocks", totals.evicted()},
-                {"evicted_by",
-                 {{"request", totals.evicted_blocks[size_t(EvictReason::kRequest)]},
-                  {"background", totals.evicted_blocks[size_t(EvictReason::kBackground)]},
-                  {"takeover", totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
-                  {"expired", totals.evicted_blocks[size_t(EvictReason::kExpired)]},
-                  {"admin", totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
-                {"evicted_pages", totals.evicted_pages},
-                {"regions_taken", totals.regions_taken},
-                {"expired_blocks", totals.evicted_blocks[size_t(EvictReason::kExpired)]},
-                {"background_wakes", totals.background_wakes},
-                {"refused_rents", totals.refused_rents},
-                {"clients_reclaimed", totals.clients_reclaimed},
-                {"lost_touches", lost_touches()},
-                {"queues_rebuilt", totals.queues_rebuilt},
-                {"longest_turn_lines", totals.turn_lines_max},
-                {"policy", config.policy},
-                {"policy_options", options_json(config.policy_options)},
-                {"high_watermark", config.high_watermark},
-                {"low_watermark", config.low_watermark},
-                {"in_use_bytes", pages_in_use * parameters.page_bytes},
-                {"is_evicting", is_evicting},
-                {"pin_overdue_ms", config.pin_overdue_ms},
-                {"pins_overdue", pins_overdue()},
-                {"pins_overdue_total", pins_overdue_total},
-                {"retired_waiting", retired_blocks.size()},
-                {"tenants", tenants.status(census.no_tenant_bytes)},
-                {"held_blocks", held_blocks.size()},
-                {"counters", std::move(counters)}};
+  json reply = {
+      {"name", core.config.name},
+      {"epoch", core.epoch},
+      {"pool_bytes", parameters.pool_bytes},
+      {"control_bytes", core.region.layout().control_bytes},
+      {"page_bytes", parameters.page_bytes},
+      {"pages", core.pages()},
+      {"page_states", std::move(page_states)},
+      {"region_bytes", parameters.region_pages * parameters.page_bytes},
+      {"regions", regions.size()},
+      {"region_states", std::move(region_states)},
+      {"lanes",
+       {{"max", core.region.lanes() - 1}, {"live", live}, {"unproven", lanes.unproven()}, {"reclaiming", reclaiming}}},
+      {"blocks", blocks},
+      {"block_bytes", census.block_bytes},
+      {"evicted_blocks", core.totals.evicted()},
+      {"evicted_by",
+       {{"request", core.totals.evicted_blocks[size_t(EvictReason::kRequest)]},
+        {"background", core.totals.evicted_blocks[size_t(EvictReason::kBackground)]},
+        {"takeover", core.totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
+        {"expired", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+        {"admin", core.totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
+      {"evicted_pages", core.totals.evicted_pages},
+      {"regions_taken", core.totals.regions_taken},
+      {"expired_blocks", core.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
+      {"background_wakes", core.totals.background_wakes},
+      {"refused_rents", core.totals.refused_rents},
+      {"clients_reclaimed", core.totals.clients_reclaimed},
+      {"lost_touches", lanes.lost_touches()},
+      {"queues_rebuilt", core.totals.queues_rebuilt},
+      {"longest_turn_lines", core.totals.turn_lines_max},
+      {"policy", core.config.policy},
+      {"policy_options", options_json(core.config.policy_options)},
+      {"high_watermark", core.config.high_watermark},
+      {"low_watermark", core.config.low_watermark},
+      {"in_use_bytes", regions.pages_in_use * parameters.page_bytes},
+      {"is_evicting", background.is_evicting()},
+      {"pin_overdue_ms", core.config.pin_overdue_ms},
+      {"pins_overdue", pins_overdue()},
+      {"pins_overdue_total", pins_overdue_total},
+      {"retired_waiting", retired.size()},
+      {"tenants", tenants.status(census.no_tenant_bytes)},
+      {"held_blocks", held.size()},
+      {"counters", std::move(counters)}};
   uint64_t rents = 0;
   json by_time = json::array();  // how many took no longer than 100 ns, 1 us and so on to 10 s, and how many longer
   for (size_t i = 0; i <= metrics::Histogram::kBoundsNs.size(); ++i) {
-    rents += totals.rent_latency.count(i);
-    by_time.push_back(totals.rent_latency.count(i));
+    rents += core.totals.rent_latency.count(i);
+    by_time.push_back(core.totals.rent_latency.count(i));
   }
   reply["rents"] = rents;
   reply["rents_by_time"] = std::move(by_time);
-  reply["rents_us"] = totals.rent_latency.sum_ns() / 1000;  // from when each came to its answer
+  reply["rents_us"] = core.totals.rent_latency.sum_ns() / 1000;  // from when each came to its answer
   // Of the FREE pages, the share that is not in the longest run of them.
   reply["fragmentation_percent"] = free_pages == 0 ? 0 : (free_pages - census.longest_free) * 100 / free_pages;
   if (!audit_json.empty()) reply["audit"] = audit_json;
-  if (room) reply["unreserved_bytes"] = room->lacking_bytes();
-  if (room && !room->full_because().empty()) reply["full_because"] = room->full_because();
+  if (room.is_asked()) reply["unreserved_bytes"] = room.lacking_bytes();
+  if (!room.full_because().empty()) reply["full_because"] = room.full_because();
   if (const auto hosts_now = hosts_by_state())
     reply["hosts"] = {{"live", (*hosts_now)[0]}, {"suspect", (*hosts_now)[1]}, {"dead", (*hosts_now)[2]}};
   return reply;
@@ -374,18 +373,18 @@ json Pool::State::status(const metrics::PageCensus& census) const {
 
 json Pool::State::lane_status(uint32_t lane) const {
   if (!lanes.is_live(lane)) return json::object();
-  const shm::LaneView view = region.lane(lane);
+  const shm::LaneView view = core.region.lane(lane);
   json counters = json::object();
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) counters[kCounterNames[i]] = view.header->counter(i);
   const PinSummary pinned = pins_of(lane);
-  const uint64_t rented = regions_of(lanes.id(lane)).size();
+  const uint64_t rented = regions.regions_of(lanes.id(lane)).size();
   return {{"generation", lanes.records[lane].generation},
           {"attached_ms", lanes.records[lane].attached_ms},
           {"pins", pinned.pins},
           {"pins_overdue", pinned.overdue},
           {"oldest_pin_ms", pinned.oldest_ms ? json(*pinned.oldest_ms) : json(nullptr)},
           {"regions", rented},
-          {"region_bytes", rented * region.region_pages() * region.page_bytes()},
+          {"region_bytes", rented * core.region.region_pages() * core.region.page_bytes()},
           {"lost_touches", lanes.records[lane].lost()},
           {"counters", std::move(counters)}};
 }

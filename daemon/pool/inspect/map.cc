@@ -36,11 +36,11 @@ struct Owner {
 }  // namespace
 
 void Pool::State::cool_regions() {
-  if (now_ms >= last_cooling_ms && now_ms - last_cooling_ms < kCoolPauseMs) return;
-  const double passed_ms = now_ms > last_cooling_ms ? double(now_ms - last_cooling_ms) : double(kCoolPauseMs);
+  if (core.now_ms >= last_cooling_ms && core.now_ms - last_cooling_ms < kCoolPauseMs) return;
+  const double passed_ms = core.now_ms > last_cooling_ms ? double(core.now_ms - last_cooling_ms) : double(kCoolPauseMs);
   const auto stays = float(std::exp2(-passed_ms / kHalfLifeMs));
   for (RegionEntry& entry : regions) entry.heat *= stays;
-  last_cooling_ms = now_ms;
+  last_cooling_ms = core.now_ms;
 }
 
 // {"regions", "region_pages", "region_bytes", "regions_per_cell", "owners": [{lane, pid, regions, used_pages}],
@@ -49,7 +49,7 @@ void Pool::State::cool_regions() {
 // owner, of the largest share of them; pages and uses of all of them; the time since the last use of any.
 json Pool::State::map() const {
   std::vector<Owner> owners;
-  std::vector<uint32_t> place(region.lanes(), 0);  // in owners, + 1
+  std::vector<uint32_t> place(core.region.lanes(), 0);  // in owners, + 1
   for (const RegionEntry& entry : regions) {
     if (entry.state != RegionState::kRented || entry.is_foreign || entry.owner.lane >= place.size()) continue;
     uint32_t& at = place[entry.owner.lane];
@@ -73,7 +73,7 @@ json Pool::State::map() const {
   }
 
   const uint64_t per_cell = std::max<uint64_t>(1, (regions.size() + kCellsMax - 1) / kCellsMax);
-  const uint64_t zero_ms = region.header().created_unix_ms;
+  const uint64_t zero_ms = core.region.header().created_unix_ms;
   std::string states;
   json owner = json::array(), used = json::array(), uses = json::array(), idle = json::array();
   // Of a cell's regions: their owner, 0 for one that is not named, or behind those what they are.
@@ -97,11 +97,11 @@ json Pool::State::map() const {
     used.push_back(used_pages);
     uses.push_back(std::round(heat * std::log(2.0) / (kHalfLifeMs / 1000) * 10) / 10);
     const uint64_t used_ms = zero_ms + used_tick;
-    idle.push_back(used_tick == 0 ? json(nullptr) : json(now_ms > used_ms ? (now_ms - used_ms) / 1000 : 0));
+    idle.push_back(used_tick == 0 ? json(nullptr) : json(core.now_ms > used_ms ? (core.now_ms - used_ms) / 1000 : 0));
   }
   return {{"regions", regions.size()},
-          {"region_pages", region.region_pages()},
-          {"region_bytes", region.region_pages() * region.page_bytes()},
+          {"region_pages", core.region.region_pages()},
+          {"region_bytes", core.region.region_pages() * core.region.page_bytes()},
           {"regions_per_cell", per_cell},
           {"owners", std::move(named)},
           {"owners_left_out", owners.size() - std::min(owners.size(), kOwnersMax)},

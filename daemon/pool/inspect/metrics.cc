@@ -7,75 +7,68 @@
 namespace maru::daemon {
 
 bool Pool::State::take_census(metrics::PageCensus& census, uint64_t count) const {
-  const uint64_t to = census.next + std::min(count, pages() - std::min(pages(), census.next));
+  const uint64_t to = census.next + std::min(count, core.pages() - std::min(core.pages(), census.next));
   for (; census.next < to; ++census.next) {
     const auto page = uint32_t(census.next);
-    const PageState state = word(page).state();
+    const PageState state = core.word(page).state();
     ++census.states[uint32_t(state) % census.states.size()];
     const bool is_free = state == PageState::kFree;
-    census.free_in_a_row = is_free && page % region.region_pages() != 0 ? census.free_in_a_row + 1 : is_free;
+    census.free_in_a_row = is_free && page % core.region.region_pages() != 0 ? census.free_in_a_row + 1 : is_free;
     census.longest_free = std::max(census.longest_free, census.free_in_a_row);
     if (state == PageState::kReady || state == PageState::kRetiring)
-      census.block_bytes += std::min(format::payload_bytes_of(region.block(page).length.load_relaxed()),
-                                     region.run_pages(page) * region.page_bytes());
+      census.block_bytes += std::min(format::payload_bytes_of(core.region.block(page).length.load_relaxed()),
+                                     core.region.run_pages(page) * core.region.page_bytes());
     uint64_t tenant = 0;
-    if (const uint64_t bytes = shm::block_bytes(region, page, &tenant); tenant == 0) census.no_tenant_bytes += bytes;
+    if (const uint64_t bytes = shm::block_bytes(core.region, page, &tenant); tenant == 0)
+      census.no_tenant_bytes += bytes;
   }
-  return census.next >= pages();
-}
-
-// What was evicted since the policy in force came goes to its account.
-void Pool::State::settle_evictions() {
-  auto& of_policy = totals.evicted_before[config.policy];
-  for (size_t i = 0; i < kEvictReasonCount; ++i)
-    of_policy[i] += totals.evicted_blocks[i] - totals.evicted_when_policy_came[i];
-  totals.evicted_when_policy_came = totals.evicted_blocks;
+  return census.next >= core.pages();
 }
 
 void Pool::State::fill(metrics::PoolSnapshot& snapshot) {
   static_assert(metrics::kEvictReasons == kEvictReasonCount);
-  settle_evictions();
-  const format::Parameters& parameters = region.parameters();
+  core.totals.settle_evictions(core.config.policy);
+  const format::Parameters& parameters = core.region.parameters();
   snapshot.pool_bytes = parameters.pool_bytes;
   snapshot.page_bytes = parameters.page_bytes;
   for (const RegionEntry& entry : regions) ++snapshot.regions[uint32_t(entry.state) % snapshot.regions.size()];
-  snapshot.lanes_max = region.lanes() - 1;
-  snapshot.lanes_unproven = lanes.unproven(pid_namespace);
-  snapshot.counters = totals.counters;
-  for (uint32_t lane = 1; lane < region.lanes(); ++lane) {
+  snapshot.lanes_max = core.region.lanes() - 1;
+  snapshot.lanes_unproven = lanes.unproven();
+  snapshot.counters = core.totals.counters;
+  for (uint32_t lane = 1; lane < core.region.lanes(); ++lane) {
     snapshot.lanes_reclaiming += lanes.records[lane].phase == LaneRecord::Phase::kReclaiming;
     if (!lanes.is_live(lane)) continue;
     ++snapshot.lanes_live;
     for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-      snapshot.counters[i] += region.lane_header(lane).counter(i);
+      snapshot.counters[i] += core.region.lane_header(lane).counter(i);
   }
-  snapshot.rent_latency = totals.rent_latency;
-  snapshot.rents_refused = totals.refused_rents;
-  snapshot.policy = config.policy;
-  snapshot.high_watermark = config.high_watermark;
-  snapshot.low_watermark = config.low_watermark;
-  snapshot.is_evicting = is_evicting;
-  snapshot.evicted_blocks = totals.evicted_before;
-  snapshot.evicted_pages = totals.evicted_pages;
-  snapshot.regions_taken = totals.regions_taken;
-  snapshot.background_wakes = totals.background_wakes;
-  snapshot.lost_touches = lost_touches();
-  snapshot.queues_rebuilt = totals.queues_rebuilt;
-  snapshot.lines_read = meter.read();
-  snapshot.pins = pin_ages.size();
+  snapshot.rent_latency = core.totals.rent_latency;
+  snapshot.rents_refused = core.totals.refused_rents;
+  snapshot.policy = core.config.policy;
+  snapshot.high_watermark = core.config.high_watermark;
+  snapshot.low_watermark = core.config.low_watermark;
+  snapshot.is_evicting = background.is_evicting();
+  snapshot.evicted_blocks = core.totals.evicted_before;
+  snapshot.evicted_pages = core.totals.evicted_pages;
+  snapshot.regions_taken = core.totals.regions_taken;
+  snapshot.background_wakes = core.totals.background_wakes;
+  snapshot.lost_touches = lanes.lost_touches();
+  snapshot.queues_rebuilt = core.totals.queues_rebuilt;
+  snapshot.lines_read = core.meter.read();
+  snapshot.pins = pin_ages.by_slot.size();
   snapshot.pins_overdue = pins_overdue();
   snapshot.pins_overdue_total = pins_overdue_total;
-  snapshot.retired_blocks = retired_blocks.size();
-  snapshot.held_blocks = held_blocks.size();
-  snapshot.clients_reclaimed = totals.clients_reclaimed;
+  snapshot.retired_blocks = retired.size();
+  snapshot.held_blocks = held.size();
+  snapshot.clients_reclaimed = core.totals.clients_reclaimed;
   snapshot.reclaimed_pages = findings.freed;
-  snapshot.audits = totals.audits;
+  snapshot.audits = core.totals.audits;
   if (const auto found = audit_json.find("found"); found != audit_json.end()) {
     snapshot.audit_findings = found->get<uint64_t>();
     snapshot.audited_unix_ms = audit_json["at_ms"].get<uint64_t>();
   }
   snapshot.hosts = hosts_by_state();
-  snapshot.unreserved_bytes = room ? room->lacking_bytes() : 0;
+  snapshot.unreserved_bytes = room.lacking_bytes();
 
   tenants.read_accounts();
   const TenantTable& table = tenants.table();

@@ -23,38 +23,36 @@ uint64_t since(uint64_t now_ms, uint64_t then_ms) { return now_ms > then_ms ? no
 
 }  // namespace
 
-uint64_t Pool::State::pin_slots() const { return region.layout().pin_slots + region.layout().pin_overflow_slots; }
-
 PageRef Pool::State::pin_in(uint32_t lane, uint64_t slot) const {
-  const shm::LaneView view = region.lane(lane);
+  const shm::LaneView view = core.region.lane(lane);
   return PageRef::from_bits(slot < view.pins.size() ? view.pins[slot].load_relaxed()  // only looked at
                                                     : view.pin_overflow[slot - view.pins.size()].load_relaxed());
 }
 
 // The age of what this slot holds now; nothing when it was not looked at yet, or is one of more than are remembered.
-const Pool::State::PinAge* Pool::State::age_of(uint32_t lane, uint64_t slot, PageRef ref) const {
-  const auto found = pin_ages.find(uint64_t(lane) << 32 | slot);
-  return found != pin_ages.end() && found->second.ref == ref.bits ? &found->second : nullptr;
+const PinAge* Pool::State::age_of(uint32_t lane, uint64_t slot, PageRef ref) const {
+  const auto found = pin_ages.by_slot.find(uint64_t(lane) << 32 | slot);
+  return found != pin_ages.by_slot.end() && found->second.ref == ref.bits ? &found->second : nullptr;
 }
 
 bool Pool::State::is_overdue(const PinAge& age) const {
-  if (since(now_ms, age.since_ms) < config.pin_overdue_ms) return false;
+  if (since(core.now_ms, age.since_ms) < core.config.pin_overdue_ms) return false;
   const PageRef ref = PageRef::from_bits(age.ref);
-  if (!region.is_page(ref)) return false;
-  const uint64_t last_use_ms = region.header().created_unix_ms + tick_of(ref.page(), ref.generation());
-  return since(now_ms, last_use_ms) >= config.pin_overdue_ms;
+  if (!core.region.is_page(ref)) return false;
+  const uint64_t last_use_ms = core.region.header().created_unix_ms + queues.tick_of(ref.page(), ref.generation());
+  return since(core.now_ms, last_use_ms) >= core.config.pin_overdue_ms;
 }
 
 // A pin never moves to another slot, so its age is that of what is in the slot. Looked at from time to time: an age is
 // known as exactly as the looks are frequent.
 void Pool::State::look_at_pins(uint64_t slots) {
   uint64_t lanes_skipped = 0;
-  while (slots > 0 && lanes_skipped <= region.lanes()) {
-    if (pin_look_next >= pin_slots() * region.lanes()) pin_look_next = 0;
-    const auto lane = uint32_t(pin_look_next / pin_slots());
-    const auto slot = uint32_t(pin_look_next % pin_slots());
+  while (slots > 0 && lanes_skipped <= core.region.lanes()) {
+    if (pin_look_next >= core.pin_slots() * core.region.lanes()) pin_look_next = 0;
+    const auto lane = uint32_t(pin_look_next / core.pin_slots());
+    const auto slot = uint32_t(pin_look_next % core.pin_slots());
     if (!lanes.is_live(lane)) {
-      pin_look_next = (lane + 1) * pin_slots();
+      pin_look_next = (lane + 1) * core.pin_slots();
       ++lanes_skipped;
       continue;
     }
@@ -62,14 +60,15 @@ void Pool::State::look_at_pins(uint64_t slots) {
     --slots;
     const PageRef ref = pin_in(lane, slot);
     pin_look_count = (slot == 0 ? 0 : pin_look_count) + (ref.bits != 0);
-    if (slot + 1 == pin_slots()) lanes.records[lane].pins_seen = pin_look_count;
+    if (slot + 1 == core.pin_slots()) lanes.records[lane].pins_seen = pin_look_count;
     const uint64_t id = uint64_t(lane) << 32 | slot;
     if (ref.bits == 0) {
-      if (!pin_ages.empty()) pin_ages.erase(id);
-    } else if (auto found = pin_ages.find(id); found != pin_ages.end() && found->second.ref == ref.bits) {
+      if (!pin_ages.by_slot.empty()) pin_ages.by_slot.erase(id);
+    } else if (auto found = pin_ages.by_slot.find(id);
+               found != pin_ages.by_slot.end() && found->second.ref == ref.bits) {
       if (!found->second.is_counted && is_overdue(found->second)) count_overdue(lane, found->second);
-    } else if (found != pin_ages.end() || pin_ages.size() < kPinAgesMax) {
-      pin_ages[id] = {ref.bits, now_ms};
+    } else if (found != pin_ages.by_slot.end() || pin_ages.by_slot.size() < kPinAgesMax) {
+      pin_ages.by_slot[id] = {ref.bits, core.now_ms};
     }
   }
 }
@@ -82,13 +81,14 @@ void Pool::State::count_overdue(uint32_t lane, PinAge& age) {
     return;
   }
   const PageRef ref = PageRef::from_bits(age.ref);
-  const bool has_key = shm::read_key(region, ref, &key);
+  const bool has_key = shm::read_key(core.region, ref, &core.key);
   overdue_news.pins.push_back({lane, lanes.records[lane].who.pid, ref.page(),
-                               has_key ? key_text({key.data, key.size}) : std::string(), since(now_ms, age.since_ms)});
+                               has_key ? key_text({core.key.data, core.key.size}) : std::string(),
+                               since(core.now_ms, age.since_ms)});
 }
 
 uint64_t Pool::State::pins_overdue() const {
-  return uint64_t(std::count_if(pin_ages.begin(), pin_ages.end(), [&](const auto& entry) {
+  return uint64_t(std::count_if(pin_ages.by_slot.begin(), pin_ages.by_slot.end(), [&](const auto& entry) {
     const auto lane = uint32_t(entry.first >> 32);
     return lanes.is_live(lane) && pin_in(lane, uint32_t(entry.first)).bits == entry.second.ref &&
            is_overdue(entry.second);
@@ -97,14 +97,14 @@ uint64_t Pool::State::pins_overdue() const {
 
 Pool::State::PinSummary Pool::State::pins_of(uint32_t lane) const {
   PinSummary summary;
-  for (uint64_t slot = 0; slot < pin_slots(); ++slot) {
+  for (uint64_t slot = 0; slot < core.pin_slots(); ++slot) {
     const PageRef ref = pin_in(lane, slot);
     if (ref.bits == 0) continue;
     ++summary.pins;
     const PinAge* age = age_of(lane, slot, ref);
     if (!age) continue;
     summary.overdue += is_overdue(*age);
-    summary.oldest_ms = std::max(summary.oldest_ms.value_or(0), since(now_ms, age->since_ms));
+    summary.oldest_ms = std::max(summary.oldest_ms.value_or(0), since(core.now_ms, age->since_ms));
   }
   return summary;
 }
@@ -112,21 +112,21 @@ Pool::State::PinSummary Pool::State::pins_of(uint32_t lane) const {
 json Pool::State::list_pins(const json& request) {
   const uint64_t rows_max = rows_in(request);
   const bool only_overdue = flag_in(request, "overdue");
-  const uint64_t end = pin_slots() * region.lanes();
+  const uint64_t end = core.pin_slots() * core.region.lanes();
   json rows = json::array();
   size_t bytes = 0;
   uint64_t at = std::min(number_in(request, "cursor", 0), end);
   for (uint64_t steps = 0;
        at < end && steps < kPinSlotsPerList && rows.size() < rows_max && bytes < kAdminReplyBytesMax; ++steps) {
-    const auto lane = uint32_t(at / pin_slots());
-    const auto slot = uint32_t(at % pin_slots());
+    const auto lane = uint32_t(at / core.pin_slots());
+    const auto slot = uint32_t(at % core.pin_slots());
     if (!lanes.is_live(lane)) {
-      at = (lane + 1) * pin_slots();
+      at = (lane + 1) * core.pin_slots();
       continue;
     }
     ++at;
     const PageRef ref = pin_in(lane, slot);
-    if (!region.is_page(ref)) continue;
+    if (!core.region.is_page(ref)) continue;
     const PinAge* age = age_of(lane, slot, ref);
     const bool overdue = age && is_overdue(*age);
     if (only_overdue && !overdue) continue;
@@ -134,10 +134,11 @@ json Pool::State::list_pins(const json& request) {
                 {"pid", int64_t(lanes.records[lane].who.pid)},
                 {"page", ref.page()},
                 {"generation", ref.generation()},
-                {"age_ms", age ? json(since(now_ms, age->since_ms)) : json(nullptr)},
+                {"age_ms", age ? json(since(core.now_ms, age->since_ms)) : json(nullptr)},
                 {"overdue", overdue}};
-    row["key"] = shm::read_key(region, ref, &key) ? json(key_text({key.data, key.size})) : json(nullptr);
-    if (!row["key"].is_null()) tenants.put_tenant(key.tenant, row);
+    row["key"] =
+        shm::read_key(core.region, ref, &core.key) ? json(key_text({core.key.data, core.key.size})) : json(nullptr);
+    if (!row["key"].is_null()) tenants.put_tenant(core.key.tenant, row);
     constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
     bytes += json_text(row).size() + kHolderBytes;
     rows.push_back(std::move(row));
@@ -157,7 +158,7 @@ void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
     ++rented[entry.owner.lane];
     found[entry.owner.lane] += entry.was_found;
   }
-  const uint64_t region_bytes = state.region.region_pages() * state.region.page_bytes();
+  const uint64_t region_bytes = state.core.region.region_pages() * state.core.region.page_bytes();
   for (uint32_t lane = state.lanes.first + 1; lane < state.lanes.end; ++lane) {
     if (!state.lanes.is_live(lane)) continue;
     UserUse& use = uses[state.lanes.records[lane].who.uid];

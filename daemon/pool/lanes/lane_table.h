@@ -1,22 +1,25 @@
-// What a pool's marud knows about the lanes: who has them, and who is dead. Its own truth, merely shown in the region.
+// What a pool's marud knows about the lanes: which process has each, and which process is dead. Its own truth, merely shown in
+// the region.
+//
+//   (1) A lane that is handed out has its bit set before, and until it was reclaimed: a look for pins misses no client.
+//   (2) A generation never returns to a lane before 2^16 others, so words of an earlier client name no later one.
+//
+// Cost: memory of marud's own; lost_touches(), give() and a look are a walk over the lanes.
 //
 // Thread safety: one thread.
 #pragma once
 
-#include "daemon/pool/hosts/pool_hosts.h"
+#include "daemon/pool/core.h"
 #include "daemon/pool/lanes/lane_locks.h"
-#include "daemon/pool/pool.h"
 #include "libmaru/shm/blocks/touch.h"
 #include "libmaru/shm/recovery/reclaim.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
 namespace maru::daemon {
-
-using shm::LaneId;
 
 struct LaneRecord {
   enum class Phase : uint8_t { kFree, kLive, kReclaiming };
@@ -43,6 +46,14 @@ struct LaneRecord {
 
 class LaneTable final : public shm::DeadLanes {
  public:
+  explicit LaneTable(PoolCore& core) : core_(core) {}
+  LaneTable(const LaneTable&) = delete;
+  LaneTable& operator=(const LaneTable&) = delete;
+  // Once the region is mapped and the slot of this host is known.
+  void set_up();
+  // marud's own lane is a lane like any other to the other hosts of a pool.
+  void set_up_own(uint64_t now_ms);
+
   LaneId daemon;
   std::vector<LaneRecord> records;
   std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
@@ -64,16 +75,18 @@ class LaneTable final : public shm::DeadLanes {
     return is_own(lane) && lane != first && records[lane].phase == LaneRecord::Phase::kLive;
   }
   LaneId id(uint32_t lane) const { return {lane, records[lane].generation}; }
+  // Whether one of the lanes to give out is in this phase.
+  bool has_lane_in(LaneRecord::Phase phase) const;
   LaneLock lock_of(uint32_t lane) const {
     return records[lane].has_lock ? locks.ask(lane, records[lane].generation) : LaneLock::kUnknown;
   }
   // marud cannot watch its process from this pid namespace, and no lock says whether a process maps the lane.
-  bool is_unproven(uint32_t lane, uint64_t pid_namespace) const {
+  bool is_unproven(uint32_t lane) const {
     const LaneRecord& record = records[lane];
-    return is_live(lane) && record.is_adopted && record.same_boot && record.pid_namespace != pid_namespace &&
+    return is_live(lane) && record.is_adopted && record.same_boot && record.pid_namespace != core_.pid_namespace &&
            lock_of(lane) == LaneLock::kUnknown;
   }
-  uint64_t unproven(uint64_t pid_namespace) const;
+  uint64_t unproven() const;
   // Of the clients that live. Whatever has a higher number came later; UINT64_MAX: there is none.
   uint64_t oldest_arrival() const;
   bool is_dead(LaneId lane) const override {
@@ -85,19 +98,29 @@ class LaneTable final : public shm::DeadLanes {
     return !is_live(lane.lane) || records[lane.lane].generation != lane.generation;
   }
   bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
+
+  // Whether a process is the one that has this life of this lane.
+  bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
+  // It goes on with that lane.
+  LaneGrant keep(const ClientIdentity& who, uint32_t lane);
+  // A free lane for a process, which gets its lock when `control` is open; nothing when none is free.
+  std::optional<LaneGrant> give(const ClientIdentity& who, const FileDescriptor& control);
+
+  // What stands here, for clients and for the marud after this one.
+  void show_lane(uint32_t lane, format::LaneState state);
+  void show_lane_bits();
+  // The totals of a client that is gone become marud's.
+  void take_counters(uint32_t lane);
+
+  // Of all lanes, since this marud began.
+  uint64_t lost_touches() const;
+  // What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
+  // pins overflow, or whose client says so.
+  uint64_t look_lines() const;
+
+ private:
+  PoolCore& core_;
+  uint32_t next_lane_ = 1;  // where the search for a free lane starts, so that a number rests
 };
-
-inline uint64_t LaneTable::oldest_arrival() const {
-  uint64_t oldest = UINT64_MAX;
-  for (uint32_t lane = first + 1; lane < end; ++lane)
-    if (is_live(lane)) oldest = std::min(oldest, records[lane].arrival);
-  return oldest;
-}
-
-inline uint64_t LaneTable::unproven(uint64_t pid_namespace) const {
-  uint64_t count = 0;
-  for (uint32_t lane = first + 1; lane < end; ++lane) count += is_unproven(lane, pid_namespace);
-  return count;
-}
 
 }  // namespace maru::daemon

@@ -21,51 +21,37 @@ constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 
 }  // namespace
 
-// The totals lie in marud's own lane as well, for the marud after this one. Each counter is shown there before it ends in the
-// client's lane, so that a marud that dies between the two has it counted twice, and never lost: a total that fell would look
-// like one that began anew, and all of it like new.
-void Pool::State::take_counters(uint32_t lane) {
-  format::LaneHeader& header = *region.lane(lane).header;
-  format::LaneHeader& own = *region.lane(lanes.first).header;
-  for (uint32_t i = 0; i < format::kLaneCounterCount; ++i) {
-    totals.counters[i] += header.counter(i);  // the client's words: any value
-    own.counters[i].store_relaxed(totals.counters[i]);
-    header.own_counters[i].store_relaxed(0);  // its writer is gone
-    header.counters[i].store_relaxed(0);      // as above
-  }
-}
-
 // After proof that the client of this lane is gone, or after its goodbye.
 void Pool::State::begin_reclaim(uint32_t lane) {
-  drop_search(lane);
-  take_last_touches(lane);
+  renting.drop_search(lane);
+  recency.take_last_of(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kReclaiming;
   record.pins_looked_to = 0;
   record.has_pins = true;
   record.reclaimed_to = record.overflow_next = 0;
-  show_lane(lane, format::LaneState::kDead);
-  take_counters(lane);
-  totals.lost_touches += record.lost();
+  lanes.show_lane(lane, format::LaneState::kDead);
+  lanes.take_counters(lane);
+  core.totals.lost_touches += record.lost();
   record.touches.restart();
   record.lost_before = 0;
-  ++totals.clients_reclaimed;
+  ++core.totals.clients_reclaimed;
 }
 
 // Looks among the pins for blocks without an entry, and then ends the pins. Returns true when the pins have ended.
 bool Pool::State::end_pins(uint32_t lane, const LineBudget& budget) {
   LaneRecord& record = lanes.records[lane];
-  const auto slots = uint32_t(pin_slots());
+  const auto slots = uint32_t(core.pin_slots());
   while (record.pins_looked_to < slots) {
     if (budget.is_spent()) return false;
     const uint32_t to = std::min(slots, record.pins_looked_to + kSlotsAtOnce);
-    const uint32_t looks = shm::look_at_dead_pins(region, lanes.id(lane), record.pins_looked_to, to, findings);
-    meter.add((to - record.pins_looked_to) / kSlotsPerLine + looks * kLinesOfADeadPin);
+    const uint32_t looks = shm::look_at_dead_pins(core.region, lanes.id(lane), record.pins_looked_to, to, findings);
+    core.meter.add((to - record.pins_looked_to) / kSlotsPerLine + looks * kLinesOfADeadPin);
     record.pins_looked_to = to;
   }
   if (!record.has_pins) return true;
-  shm::end_lane_pins(region, lane, findings);
-  meter.add(slots / kSlotsPerLine);
+  shm::end_lane_pins(core.region, lane, findings);
+  core.meter.add(slots / kSlotsPerLine);
   record.has_pins = false;
   record.orphans_until = findings.orphans.came();
   return true;
@@ -90,25 +76,22 @@ bool Pool::State::step_reclaim(const LineBudget& budget) {
   return std::any_of(first, lanes.records.end(), is_ending);
 }
 
-// Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
-uint64_t Pool::State::reclaim_cost(uint32_t page) const { return region.is_durable() ? region.run_pages(page) : 1; }
-
 // As far as so many lines last. Returns true when the lane is free again.
 bool Pool::State::reclaim_lane(uint32_t lane, uint64_t lines) {
-  const LineBudget budget(meter, lines);
+  const LineBudget budget(core.meter, lines);
   if (!end_pins(lane, budget)) return false;
   LaneRecord& record = lanes.records[lane];
   const uint64_t freed_before = findings.freed;
   const LaneId id = lanes.id(lane);
-  for (; record.reclaimed_to < pages() && !budget.is_spent(); ++record.reclaimed_to) {
+  for (; record.reclaimed_to < core.pages() && !budget.is_spent(); ++record.reclaimed_to) {
     const auto page = uint32_t(record.reclaimed_to);
-    const PageWord now = word(page);
+    const PageWord now = core.word(page);
     if (!now.names_lane() || now.lane() != id) continue;
-    meter.add(reclaim_cost(page));
-    shm::reclaim_pages(self, id, page, page + 1, findings);
+    core.meter.add(core.reclaim_cost(page));
+    shm::reclaim_pages(core.self, id, page, page + 1, findings);
   }
-  own_frees += findings.freed - freed_before;
-  if (record.reclaimed_to < pages() || !settle_lane(lane, budget)) return false;
+  regions.own_frees += findings.freed - freed_before;
+  if (record.reclaimed_to < core.pages() || !settle_lane(lane, budget)) return false;
   finish_lane(lane);
   return true;
 }
@@ -120,26 +103,26 @@ bool Pool::State::settle_lane(uint32_t lane, const LineBudget& budget) {
   const LaneId id = lanes.id(lane);
   take_findings(budget.left());
   if (findings.orphans.taken() < record.orphans_until) return false;
-  for (const uint32_t index : regions_of(id)) {
-    settle_region(index);
+  for (const uint32_t index : regions.regions_of(id)) {
+    grants.settle_region(index);
     if (budget.is_spent()) return false;
   }
-  while (record.overflow_next < region.overflow_buckets()) {
-    const uint64_t to = std::min(region.overflow_buckets(), record.overflow_next + kBucketsAtOnce);
-    shm::release_overflow_of(region, id, record.overflow_next, to);
-    meter.add(to - record.overflow_next);
+  while (record.overflow_next < core.region.overflow_buckets()) {
+    const uint64_t to = std::min(core.region.overflow_buckets(), record.overflow_next + kBucketsAtOnce);
+    shm::release_overflow_of(core.region, id, record.overflow_next, to);
+    core.meter.add(to - record.overflow_next);
     record.overflow_next = to;
-    if (budget.is_spent() && to < region.overflow_buckets()) return false;
+    if (budget.is_spent() && to < core.region.overflow_buckets()) return false;
   }
   return true;
 }
 
 void Pool::State::finish_lane(uint32_t lane) {
-  shm::clear_pins(region, lane);
-  shm::clear_lane(region, lane);
-  meter.add(region.layout().lane_bytes / sizeof(format::BlockLine));
+  shm::clear_pins(core.region, lane);
+  shm::clear_lane(core.region, lane);
+  core.meter.add(core.region.layout().lane_bytes / sizeof(format::BlockLine));
   tenants.fold(lane);
-  std::erase_if(pin_ages, [&](const auto& age) { return age.first >> 32 == lane; });
+  pin_ages.forget_lane(lane);
   LaneRecord& record = lanes.records[lane];
   record.phase = LaneRecord::Phase::kFree;
   record.is_adopted = false;
@@ -147,16 +130,16 @@ void Pool::State::finish_lane(uint32_t lane) {
   record.pid_namespace = 0;
   record.touches.restart();
   record.lost_before = 0;
-  show_lane(lane, format::LaneState::kFree);
+  lanes.show_lane(lane, format::LaneState::kFree);
   lanes.in_use.remove(lane);
-  shm::set_lane_bit(region, lane, false);
+  shm::set_lane_bit(core.region, lane, false);
 }
 
 // At the end of marud: all that are being taken back, in one walk over the pages, while there are some of `count` left.
 void Pool::State::finish_lanes(uint64_t count) {
-  const LineBudget unbounded(meter, kNever), budget(meter, count);
+  const LineBudget unbounded(core.meter, kNever), budget(core.meter, count);
   std::vector<uint32_t> ended;
-  uint64_t next = pages();
+  uint64_t next = core.pages();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
     if (lanes.records[lane].phase != LaneRecord::Phase::kReclaiming) continue;
     end_pins(lane, unbounded);
@@ -164,38 +147,32 @@ void Pool::State::finish_lanes(uint64_t count) {
     next = std::min(next, lanes.records[lane].reclaimed_to);
   }
   const uint64_t freed_before = findings.freed;
-  for (; next < pages() && !budget.is_spent(); ++next) {
+  for (; next < core.pages() && !budget.is_spent(); ++next) {
     const auto page = uint32_t(next);
-    const PageWord now = word(page);
+    const PageWord now = core.word(page);
     const LaneId holder = now.lane();
     const bool is_theirs = now.names_lane() && std::binary_search(ended.begin(), ended.end(), holder.lane) &&
                            holder == lanes.id(holder.lane);
     if (!is_theirs) continue;
-    meter.add(reclaim_cost(page));
-    shm::reclaim_pages(self, holder, page, page + 1, findings);
+    core.meter.add(core.reclaim_cost(page));
+    shm::reclaim_pages(core.self, holder, page, page + 1, findings);
   }
-  own_frees += findings.freed - freed_before;
+  regions.own_frees += findings.freed - freed_before;
   for (const uint32_t lane : ended) {
     uint64_t& reclaimed_to = lanes.records[lane].reclaimed_to;
     reclaimed_to = std::max(reclaimed_to, next);
-    if (reclaimed_to == pages() && settle_lane(lane, budget)) finish_lane(lane);
+    if (reclaimed_to == core.pages() && settle_lane(lane, budget)) finish_lane(lane);
   }
 }
 
 // -- what was found ---------------------------------------------------------------------------------------------------
 
-void Pool::State::queue_retired(PageRef ref) {
-  if (retired_known.has(ref.page())) return;
-  retired_known.add(ref.page());
-  retired_blocks.push_back({ref});
-}
-
 void Pool::State::take_findings(uint64_t lines) {
-  for (PageRef ref : findings.taken) queue_retired(ref);
+  for (PageRef ref : findings.taken) retired.add(ref);
   findings.taken.clear();
-  const LineBudget budget(meter, lines);
+  const LineBudget budget(core.meter, lines);
   evict_orphans(budget);
-  finish_retired(std::max<uint64_t>(1, budget.left()));
+  retired.finish(std::max<uint64_t>(1, budget.left()));
 }
 
 // Evicts blocks that no bucket names, as far as the budget lasts, one at least. The queue only says where to look: the page may
@@ -207,66 +184,19 @@ void Pool::State::evict_orphans(const LineBudget& budget) {
   if (std::ranges::any_of(lanes.records, has_dead_pins)) return;
   std::vector<uint32_t> victims;
   while (!findings.orphans.empty()) {
-    const uint64_t look = look_lines();
+    const uint64_t look = lanes.look_lines();
     victims.clear();
     for (uint64_t lines = 0; !findings.orphans.empty() && victims.size() < shm::kEvictBatchMax;) {
       const uint32_t page = findings.orphans.take();
-      const bool is_orphan = word(page).is(PageState::kReady) && !shm::is_registered(region, page);
-      meter.add(kLinesOfADeadPin);
-      lines += kLinesOfADeadPin + (is_orphan ? eviction_lines(page, look) : 0);
+      const bool is_orphan = core.word(page).is(PageState::kReady) && !shm::is_registered(core.region, page);
+      core.meter.add(kLinesOfADeadPin);
+      lines += kLinesOfADeadPin + (is_orphan ? evictor.eviction_lines(page, look) : 0);
       if (is_orphan) victims.push_back(page);
       if (lines >= budget.left()) break;
     }
-    evict_pages(victims, EvictReason::kAdmin);
+    evictor.evict_pages(victims, EvictReason::kAdmin);
     if (budget.is_spent()) return;
   }
-}
-
-void Pool::State::finish_all_retired() { finish_retired(kNever, 2 * pages()); }
-
-// `lines`: of memory, to look for pins. `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned
-// where they were, which costs one line. Returns how many of the next `blocks` were not looked at.
-size_t Pool::State::finish_retired(uint64_t lines, uint64_t pages_left, size_t blocks) {
-  if (retired_blocks.empty()) return 0;
-  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  const uint64_t cost = look_lines();
-  size_t left = std::min(blocks, retired_blocks.size());
-  for (; left > 0 && lines > 0 && pages_left > 0; --left) {
-    if (retired_next >= retired_blocks.size()) retired_next = 0;
-    HeldBlock& block = retired_blocks[retired_next];
-    if (block.is_pinned_there()) {
-      --lines;
-      ++retired_next;
-      continue;
-    }
-    lines -= std::min(lines, cost);
-    meter.add(cost);
-    const PageRef ref = block.ref;
-    block.pin = shm::find_pin(region, in_use, ref.page());
-    if (block.pin != nullptr) {
-      ++retired_next;
-      continue;
-    }
-    const PageRef parent = PageRef::from_bits(region.block(ref.page()).parent.load_relaxed());  // ours while RETIRED
-    inherit_use(parent, tick_of(ref.page(), ref.generation()));
-    const uint64_t walked = reclaim_cost(ref.page());
-    meter.add(cost + walked);
-    uint32_t freed = 0;
-    const shm::FinishStatus status = shm::finish_retired(self, ref, lanes.in_use, &freed);
-    if (status == shm::FinishStatus::kPinned) {
-      ++retired_next;
-      continue;
-    }
-    pages_left -= std::min(pages_left, walked);
-    retired_known.remove(ref.page());
-    retired_blocks[retired_next] = retired_blocks.back();
-    retired_blocks.pop_back();
-    if (status != shm::FinishStatus::kFreed) continue;
-    own_frees += freed;
-    queue_remove(ref.page());
-    child_left(parent, nullptr);
-  }
-  return left;
 }
 
 // -- counts of children -----------------------------------------------------------------------------------------------
@@ -277,17 +207,17 @@ bool Pool::State::begin_recounts(size_t most, size_t a_step) {
   const size_t before = recounts.size();
   for (size_t i = 0; i < a_step && recounts.size() < most && !findings.parents.empty(); ++i) {
     const uint32_t page = findings.parents.take();
-    const PageWord found = word(page);
-    if (!owns_page(page))  // counted by the host whose region it is in, which reads this as a question
-      shm::leave_touch(region.lane(lanes.first), page, tick(now_ms));
+    const PageWord found = core.word(page);
+    if (!regions.owns_page(page))  // counted by the host whose region it is in, which reads this as a question
+      shm::leave_touch(core.region.lane(lanes.first), page, core.tick(core.now_ms));
     else if (found.is(PageState::kReady) && found.children() != 0)
       recounts.push_back({.parent = PageRef::of(page, found.generation())});
   }
   const auto is_before = [](const shm::Recount& a, const shm::Recount& b) { return a.parent.bits < b.parent.bits; };
   const auto taken = recounts.begin() + ptrdiff_t(before);
   std::sort(taken, recounts.end(), is_before);
-  shm::recount_begin(region, {taken, recounts.end()});
-  meter.add(recounts.size() - before);
+  shm::recount_begin(core.region, {taken, recounts.end()});
+  core.meter.add(recounts.size() - before);
   std::inplace_merge(recounts.begin(), taken, recounts.end(), is_before);
   return recounts.size() >= most || findings.parents.empty();
 }
@@ -296,13 +226,13 @@ bool Pool::State::begin_recounts(size_t most, size_t a_step) {
 bool Pool::State::commit_recounts(size_t a_step) {
   const size_t count = std::min(a_step, recounts.size() - recounts_settled);
   const std::span<shm::Recount> some = std::span(recounts).subspan(recounts_settled, count);
-  shm::recount_commit(region, some, lanes.in_use);
-  meter.add(count + region.lanes());
+  shm::recount_commit(core.region, some, lanes.in_use);
+  core.meter.add(count + core.region.lanes());
   for (const shm::Recount& recount : some) {
     if (!recount.postponed) continue;
     // It waits for a live client's next step: once more, later.
     findings.parents.add(recount.parent.page());
-    recount_again_ms = now_ms + kRecountPauseMs;
+    recount_again_ms = core.now_ms + kRecountPauseMs;
   }
   recounts_settled += count;
   return recounts_settled == recounts.size();
@@ -313,11 +243,11 @@ bool Pool::State::commit_recounts(size_t a_step) {
 // or a whole pass at once. Returns true when there is more to do right away.
 bool Pool::State::step_recounts(bool in_turns) {
   using Part = RecountPart;
-  const LineBudget budget(meter, in_turns ? kLinesPerTurn : kNever),
-      places(meter, in_turns ? kPlaceLinesPerTurn : kNever);
+  const LineBudget budget(core.meter, in_turns ? kLinesPerTurn : kNever),
+      places(core.meter, in_turns ? kPlaceLinesPerTurn : kNever);
   const size_t a_step = in_turns ? kRecountsPerTurn : SIZE_MAX;
   if (recount_part == Part::kBegin) {
-    if (recounts.empty() && (findings.parents.empty() || rests(now_ms, recount_again_ms, kRecountPauseMs)))
+    if (recounts.empty() && (findings.parents.empty() || rests(core.now_ms, recount_again_ms, kRecountPauseMs)))
       return false;
     if (!begin_recounts(in_turns ? kRecountsAtOnce : SIZE_MAX, a_step)) return true;
     if (recounts.empty()) return false;
@@ -326,11 +256,11 @@ bool Pool::State::step_recounts(bool in_turns) {
   }
   while (recount_part == Part::kPages) {
     if (budget.is_spent()) return true;
-    const uint64_t to = std::min(pages(), recount_next + kLinkedPagesPerTurn);
-    shm::recount_pages(region, recounts, lanes, uint32_t(recount_next), uint32_t(to));
-    meter.add(2 * (to - recount_next));  // the words, and what they lead to
+    const uint64_t to = std::min(core.pages(), recount_next + kLinkedPagesPerTurn);
+    shm::recount_pages(core.region, recounts, lanes, uint32_t(recount_next), uint32_t(to));
+    core.meter.add(2 * (to - recount_next));  // the words, and what they lead to
     recount_next = to;
-    if (to == pages()) recount_part = Part::kCommit;
+    if (to == core.pages()) recount_part = Part::kCommit;
   }
   while (recount_part == Part::kCommit) {
     if (budget.is_spent()) return true;
@@ -340,12 +270,12 @@ bool Pool::State::step_recounts(bool in_turns) {
   }
   while (recounts_settled < recounts.size()) {
     if (places.is_spent()) return true;
-    child_left(recounts[recounts_settled++].parent, nullptr);  // with the use that its child's end has left it
+    queues.child_left(recounts[recounts_settled++].parent, nullptr);  // with the use that its child's end has left it
   }
   recounts.clear();
   recounts_settled = 0;
   recount_part = Part::kBegin;
-  return !findings.parents.empty() && !rests(now_ms, recount_again_ms, kRecountPauseMs);
+  return !findings.parents.empty() && !rests(core.now_ms, recount_again_ms, kRecountPauseMs);
 }
 
 }  // namespace maru::daemon

@@ -1,13 +1,5 @@
-// Draining a pool: nobody gets memory of it any more, and what nobody pins goes, region by region, a bounded step a turn. A
-// region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to nobody: its
-// word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later round. What is
-// pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
-//
-// Of a pool that several hosts share, a host drains its own part: the regions that it looks after, each of which becomes
-// nobody's, for the others to rent, when it is empty. Theirs, and what nobody rents, are not its to empty.
-//
-// If marud dies here: the next marud finds DRAINING regions and settles them, and its host tells it to go on draining.
-#include "daemon/pool/state.h"
+#include "daemon/pool/memory/drain.h"
+
 #include "libmaru/shm/recovery/evict.h"
 #include "libmaru/shm/recovery/region_handover.h"
 
@@ -21,109 +13,91 @@ constexpr uint64_t kDrainPauseMs = 50;  // after a round that took nothing away
 }  // namespace
 
 // Goes on with this region as far as the budget lasts, which is looked at between two pages. Returns true at its end.
-bool Pool::State::drain_one_region(uint32_t index, const LineBudget& budget) {
-  RegionEntry& entry = regions[index];
-  const uint32_t first = index * region.region_pages(), count = region.region_pages();
-  if (drain_part == DrainPart::kBegin) {
-    if (entry.is_foreign || (region.is_shared() && entry.state == RegionState::kUnused)) return true;
+bool Drain::drain_one_region(uint32_t index, const LineBudget& budget) {
+  RegionEntry& entry = regions_[index];
+  const uint32_t first = index * core_.region.region_pages(), count = core_.region.region_pages();
+  if (part_ == Part::kBegin) {
+    if (entry.is_foreign || (core_.region.is_shared() && entry.state == RegionState::kUnused)) return true;
     if (entry.state != RegionState::kDraining) {
       const LaneId owner = entry.owner;
       const bool was_rented = entry.state == RegionState::kRented;
-      set_region(index, RegionState::kDraining, {});
-      if (was_rented) drained_news.push_back({owner.lane, index, entry.generation});
-      drain_took = true;
+      regions_.set_region(index, RegionState::kDraining, {});
+      if (was_rented) news_.push_back({owner.lane, index, entry.generation});
+      took_ = true;
     }
-    drain_part = DrainPart::kEvict;
-    drain_page = 0;
+    part_ = Part::kEvict;
+    page_ = 0;
   }
   std::vector<uint32_t> victims;
-  while (drain_part == DrainPart::kEvict) {
+  while (part_ == Part::kEvict) {
     if (budget.is_spent()) return false;
     victims.clear();
-    const uint64_t look = look_lines();
-    for (uint64_t lines = 0; drain_page < count && victims.size() < shm::kEvictBatchMax && lines < budget.left();) {
-      const uint32_t page = first + drain_page++;
-      const PageWord found = word(page);
+    const uint64_t look = lanes_.look_lines();
+    for (uint64_t lines = 0; page_ < count && victims.size() < shm::kEvictBatchMax && lines < budget.left();) {
+      const uint32_t page = first + page_++;
+      const PageWord found = core_.word(page);
       if (!found.is(PageState::kReady) || found.low() != 0) continue;
       victims.push_back(page);
-      lines += eviction_lines(page, look);
+      lines += evictor_.eviction_lines(page, look);
     }
-    drain_took |= evict_pages(victims, EvictReason::kAdmin) != 0;
-    if (drain_page < count) continue;
-    drain_part = DrainPart::kClose;
-    drain_page = 0;
+    took_ |= evictor_.evict_pages(victims, EvictReason::kAdmin) != 0;
+    if (page_ < count) continue;
+    part_ = Part::kClose;
+    page_ = 0;
   }
-  while (drain_part == DrainPart::kClose) {
+  while (part_ == Part::kClose) {
     if (budget.is_spent()) return false;
-    const auto to = uint32_t(std::min<uint64_t>(count, drain_page + kLinkedPagesPerTurn));
-    drain_took |= shm::close_pages(region, first + drain_page, first + to) != 0;
-    meter.add(to - drain_page);
-    drain_page = to;
+    const auto to = uint32_t(std::min<uint64_t>(count, page_ + kLinkedPagesPerTurn));
+    took_ |= shm::close_pages(core_.region, first + page_, first + to) != 0;
+    core_.meter.add(to - page_);
+    page_ = to;
     if (to < count) continue;
-    drain_part = DrainPart::kCount;
-    drain_page = 0;
-    drain_used_before = drain_counts.pages;
+    part_ = Part::kCount;
+    page_ = 0;
+    used_before_ = counts_.pages;
   }
-  for (; drain_page < count; ++drain_page) {
+  for (; page_ < count; ++page_) {
     if (budget.is_spent()) return false;
-    const PageWord found = word(first + drain_page);
+    const PageWord found = core_.word(first + page_);
     const bool is_unused = found.is(PageState::kOut) || found.is(PageState::kFree) || found.is(PageState::kPoisoned);
     if (is_unused) continue;
-    ++drain_counts.pages;
+    ++counts_.pages;
     if (!found.is(PageState::kReady) && !found.is(PageState::kRetiring)) continue;
-    ++drain_counts.blocks;
-    meter.add(look_lines());
-    drain_counts.pinned += shm::is_pinned(region, lanes.in_use, first + drain_page);
+    ++counts_.blocks;
+    core_.meter.add(lanes_.look_lines());
+    counts_.pinned += shm::is_pinned(core_.region, lanes_.in_use, first + page_);
   }
-  if (region.is_shared() && drain_counts.pages == drain_used_before) settle_region(index);
+  if (core_.region.is_shared() && counts_.pages == used_before_) grants_.settle_region(index);
   return true;
 }
 
 // Returns true when there is more to do right away.
-bool Pool::State::step_drain(const LineBudget& budget) {
-  if (rests(now_ms, drain_again_ms, kDrainPauseMs)) return false;
+bool Drain::step(const LineBudget& budget) {
+  if (rests(core_.now_ms, again_ms_, kDrainPauseMs)) return false;
   while (!budget.is_spent()) {
-    if (!drain_one_region(drain_region, budget)) break;
-    drain_part = DrainPart::kBegin;
-    if (++drain_region < regions.size()) continue;
+    if (!drain_one_region(region_, budget)) break;
+    part_ = Part::kBegin;
+    if (++region_ < regions_.size()) continue;
     // A whole round.
-    drain_region = 0;
-    drain_left = std::exchange(drain_counts, {});
-    drain_counted = true;
-    if (!std::exchange(drain_took, false)) drain_again_ms = now_ms + kDrainPauseMs;
-    return drain_again_ms <= now_ms;
+    region_ = 0;
+    left_ = std::exchange(counts_, {});
+    counted_ = true;
+    if (!std::exchange(took_, false)) again_ms_ = core_.now_ms + kDrainPauseMs;
+    return again_ms_ <= core_.now_ms;
   }
   return true;
 }
 
-void Pool::set_draining(bool draining, uint64_t now_ms) {
-  if (now_ms != 0) state_->now_ms = now_ms;
-  State& s = *state_;
-  s.is_draining = draining;
-  s.drain_region = 0;
-  s.drain_part = State::DrainPart::kBegin;
-  s.drain_again_ms = 0;
-  s.drain_took = s.drain_counted = false;
-  s.drain_counts = s.drain_left = {};
-  if (draining) return;
-  for (uint32_t i = 0; i < s.regions.size(); ++i)
-    if (s.regions[i].state == format::RegionState::kDraining) s.orphan_region(i);  // the sweep settles it
-}
-
-bool Pool::is_drained() const { return state_->is_draining && state_->drain_counted && state_->drain_left.pages == 0; }
-
-std::vector<TakenRegion> Pool::take_drained_regions() { return std::exchange(state_->drained_news, {}); }
-
-nlohmann::json Pool::drain_json() const {
-  const State& s = *state_;
-  nlohmann::json row = {{"pages", s.pages()}};
-  if (!s.is_draining) return row;
-  row["drained"] = is_drained();
-  if (!s.drain_counted) return row;
-  row["left_pages"] = s.drain_left.pages;
-  row["left_blocks"] = s.drain_left.blocks;
-  row["pinned_blocks"] = s.drain_left.pinned;
-  return row;
+void Drain::set(bool is_draining) {
+  is_on_ = is_draining;
+  region_ = 0;
+  part_ = Part::kBegin;
+  again_ms_ = 0;
+  took_ = counted_ = false;
+  counts_ = left_ = {};
+  if (is_draining) return;
+  for (uint32_t i = 0; i < regions_.size(); ++i)
+    if (regions_[i].state == RegionState::kDraining) grants_.orphan_region(i);  // the sweep settles it
 }
 
 }  // namespace maru::daemon

@@ -1,81 +1,82 @@
-// Room for the regions of a pool whose file system has not promised it (region_room.h): clients get regions with room alone.
+#include "daemon/pool/memory/room.h"
+
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
-#include "daemon/pool/state.h"
 
 namespace maru::daemon {
 
-Result<void> Pool::State::begin_room() {
-  if (device->unreserved_because().empty()) return {};
-  auto made = RegionRoom::of(device->fd(), pages_at(), region.region_pages() * region.page_bytes(), region.regions(),
-                             device->name());
+Result<void> PoolRoom::set_up() {
+  if (core_.device->unreserved_because().empty()) return {};
+  auto made =
+      RegionRoom::of(core_.device->fd(), core_.pages_at(), core_.region.region_pages() * core_.region.page_bytes(),
+                     core_.region.regions(), core_.device->name());
   if (!made) return tl::unexpected(made.error());
-  room = std::move(*made);
+  room_ = std::move(*made);
   return {};
 }
 
 // An earlier marud may have given out pages that have no room.
-void Pool::State::adopt_room() {
-  if (!room) return;
-  for (uint32_t index = 0; index < regions.size(); ++index) {
-    const uint32_t first = index * region.region_pages();
+void PoolRoom::adopt() {
+  if (!room_) return;
+  for (uint32_t index = 0; index < regions_.size(); ++index) {
+    const uint32_t first = index * core_.region.region_pages();
     bool is_open = false;
-    for (uint32_t i = 0; i < region.region_pages() && !is_open; ++i)
-      is_open = !regions[index].is_foreign && !word(first + i).is(PageState::kOut);
-    if (is_open) room->take(index);
+    for (uint32_t i = 0; i < core_.region.region_pages() && !is_open; ++i)
+      is_open = !regions_[index].is_foreign && !core_.word(first + i).is(PageState::kOut);
+    if (is_open) room_->take(index);
   }
   close_bare_pages();
 }
 
 // FREE pages without room become OUT, so that no client takes them. Pages that lanes hold stay theirs.
-void Pool::State::close_bare_pages() {
-  if (!room || room->full_because().empty()) return;
+void PoolRoom::close_bare_pages() {
+  if (!room_ || room_->full_because().empty()) return;
   uint64_t closed = 0;
-  for (uint32_t index = 0; index < regions.size(); ++index) {
-    if (has_room(index) || regions[index].is_foreign) continue;
-    const uint32_t first = index * region.region_pages();
-    for (const RegionRoom::Range& bare : room->bare(index)) {
-      const uint64_t begin = bare.offset / region.page_bytes();
-      const uint64_t end = (bare.offset + bare.bytes + region.page_bytes() - 1) / region.page_bytes();
-      closed += shm::close_pages(region, first + uint32_t(begin), first + uint32_t(end));
+  for (uint32_t index = 0; index < regions_.size(); ++index) {
+    if (has(index) || regions_[index].is_foreign) continue;
+    const uint32_t first = index * core_.region.region_pages();
+    for (const RegionRoom::Range& bare : room_->bare(index)) {
+      const uint64_t begin = bare.offset / core_.region.page_bytes();
+      const uint64_t end = (bare.offset + bare.bytes + core_.region.page_bytes() - 1) / core_.region.page_bytes();
+      closed += shm::close_pages(core_.region, first + uint32_t(begin), first + uint32_t(end));
     }
   }
   if (closed != 0)
-    log_warning("pool \"{}\": {} free pages are not given to clients until there is room: {}", config.name, closed,
-                room->full_because());
+    log_warning("pool \"{}\": {} free pages are not given to clients until there is room: {}", core_.config.name,
+                closed, room_->full_because());
 }
 
 // A turn. Regions that an earlier marud gave out get room as soon as the file system has some.
-void Pool::State::step_room() {
-  if (!room) return;
-  const bool was_busy = room->is_busy();
-  const bool was_full = !room->full_because().empty();
-  const auto got = room->step(now_ms);
-  if (got && regions[*got].state == RegionState::kRented && !regions[*got].is_foreign)
-    shm::open_region_pages(region, *got);
-  const std::string& full = room->full_because();
+void PoolRoom::step() {
+  if (!room_) return;
+  const bool was_busy = room_->is_busy();
+  const bool was_full = !room_->full_because().empty();
+  const auto got = room_->step(core_.now_ms);
+  if (got && regions_[*got].state == RegionState::kRented && !regions_[*got].is_foreign)
+    shm::open_region_pages(core_.region, *got);
+  const std::string& full = room_->full_because();
   if (!was_full && !full.empty())
-    log_warning("pool \"{}\" gives its clients no further region until there is room: {}", config.name, full);
-  if (was_full && full.empty()) log_info("pool \"{}\": there is room for its regions again", config.name);
+    log_warning("pool \"{}\" gives its clients no further region until there is room: {}", core_.config.name, full);
+  if (was_full && full.empty()) log_info("pool \"{}\": there is room for its regions again", core_.config.name);
   // Requests that wait for the thread have their turn before it gets a region for which no request waits.
-  if (was_busy || room->is_busy() || rests(now_ms, room_again_ms, RegionRoom::kAgainMs)) return;
-  room_again_ms = now_ms + RegionRoom::kAgainMs;
-  for (uint32_t index = 0; index < regions.size(); ++index)
-    if (!has_room(index) && !regions[index].is_foreign && regions[index].state != RegionState::kUnused)
-      return room->begin(index, now_ms);
+  if (was_busy || room_->is_busy() || rests(core_.now_ms, again_ms_, RegionRoom::kAgainMs)) return;
+  again_ms_ = core_.now_ms + RegionRoom::kAgainMs;
+  for (uint32_t index = 0; index < regions_.size(); ++index)
+    if (!has(index) && !regions_[index].is_foreign && regions_[index].state != RegionState::kUnused)
+      return room_->begin(index, core_.now_ms);
   // So that the status says when the file system has room again.
   if (!full.empty())
-    for (uint32_t index = 0; index < regions.size(); ++index)
-      if (!has_room(index)) return room->begin(index, now_ms);
+    for (uint32_t index = 0; index < regions_.size(); ++index)
+      if (!has(index)) return room_->begin(index, core_.now_ms);
 }
 
 // For a request that has got nothing. A caller without a place for a ticket cannot wait: then this takes the room now.
-bool Pool::State::waits_for_room(const Shortage& shortage, bool may_wait) {
-  if (!room || shortage.room_wanted == kNever) return false;
+bool PoolRoom::waits_for_room(const Shortage& shortage, bool may_wait) {
+  if (!room_ || shortage.room_wanted == kNever) return false;
   const auto wanted = uint32_t(shortage.room_wanted);
-  if (!may_wait) return room->take(wanted);
-  room->begin(wanted, now_ms);
-  return room->is_busy();
+  if (!may_wait) return room_->take(wanted);
+  room_->begin(wanted, core_.now_ms);
+  return room_->is_busy();
 }
 
 }  // namespace maru::daemon

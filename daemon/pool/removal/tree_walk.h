@@ -1,6 +1,7 @@
 // What a look for the blocks below some others knows between its slices; removal/tree.cc does it.
 #pragma once
 
+#include "daemon/pool/evict_reason.h"
 #include "libmaru/shm/region/page_word.h"
 
 #include <cstddef>
@@ -11,10 +12,6 @@
 namespace maru::daemon {
 
 using shm::PageRef;
-
-// Why a block is taken away.
-enum class EvictReason : uint8_t { kRequest, kBackground, kTakeover, kExpired, kAdmin };
-inline constexpr size_t kEvictReasonCount = 5;
 
 // A look for everything below some blocks, and its removal, leaves first; in slices, since the pool may be large. What a slice
 // found is checked again by those after it.

@@ -15,11 +15,12 @@ namespace maru::daemon {
 // ret_begun: lanes that the last marud was taking back.
 void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
-    totals.counters[i] = region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
+    core.totals.counters[i] =
+        core.region.lane(lanes.first).header->counters[i].load_relaxed();  // the last marud is gone
   uint64_t bits[limits::kLanesMax / 64];
-  for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = region.lane_bitmap().words[w].load_seq_cst();
+  for (uint32_t w = 0; w < std::size(bits); ++w) bits[w] = core.region.lane_bitmap().words[w].load_seq_cst();
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane) {
-    const format::LaneIdentity& identity = region.identity(lane);
+    const format::LaneIdentity& identity = core.region.identity(lane);
     const uint64_t state = identity.state.load_acquire();
     LaneRecord& record = lanes.records[lane];
     record.generation = uint32_t(state >> 48);
@@ -36,29 +37,29 @@ void Pool::State::adopt_lanes(std::vector<LaneId>* ret_begun) {
       record.who.uid = uid_t(credentials >> 32);
       record.who.gid = gid_t(credentials);
       record.attached_ms = identity.attached_ms.load_relaxed();
-      record.touches.resume(region.lane_header(lane).touches_read.load_relaxed());  // the last marud is gone
+      record.touches.resume(core.region.lane_header(lane).touches_read.load_relaxed());  // the last marud is gone
       record.pid_namespace = identity.pid_namespace.load_relaxed();
-      record.same_boot =
-          identity.boot_id_lo.load_relaxed() == boot_id[0] && identity.boot_id_hi.load_relaxed() == boot_id[1];
+      record.same_boot = identity.boot_id_lo.load_relaxed() == core.boot_id[0] &&
+                         identity.boot_id_hi.load_relaxed() == core.boot_id[1];
       lanes.in_use.add(lane);
       continue;
     }
     // The last marud was taking it back, or about to hand it out: nobody knows of it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
     ret_begun->push_back(lanes.id(lane));
-    show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
-    take_counters(lane);
-    shm::adopt_lane(region, lane, findings);
+    lanes.show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
+    lanes.take_counters(lane);
+    shm::adopt_lane(core.region, lane, findings);
   }
-  shm::adopt_lane(region, lanes.first, findings);
-  if (region.is_shared()) lanes.in_use.add(lanes.first);
-  show_lane_bits();
+  shm::adopt_lane(core.region, lanes.first, findings);
+  if (core.region.is_shared()) lanes.in_use.add(lanes.first);
+  lanes.show_lane_bits();
 }
 
 void Pool::State::adopt_regions() {
   for (uint32_t i = 0; i < regions.size(); ++i) {
-    const bool is_own = !region.is_shared() || shm::adopt_region(region, i, hosts.self);
-    const shm::RegionWord shown{region.region(i).word.load_acquire()};  // [pairs region.word]
+    const bool is_own = !core.region.is_shared() || shm::adopt_region(core.region, i, core.host);
+    const shm::RegionWord shown{core.region.region(i).word.load_acquire()};  // [pairs region.word]
     RegionEntry& entry = regions[i];
     entry.generation = shown.generation();
     entry.is_foreign = false;
@@ -77,67 +78,68 @@ void Pool::State::adopt_regions() {
 }
 
 void Pool::State::adopt_pages(std::span<const LaneId> begun) {
-  std::vector<uint32_t> children(pages(), 0);
-  shm::Adoption adoption = {.daemon = &self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
-  for (uint64_t page = 0; page < pages(); ++page)
-    if (owns_page(uint32_t(page))) shm::flag_count(region, uint32_t(page));
+  std::vector<uint32_t> children(core.pages(), 0);
+  shm::Adoption adoption = {
+      .daemon = &core.self, .dead = &lanes, .sink = &findings, .begun = begun, .children = children};
+  for (uint64_t page = 0; page < core.pages(); ++page)
+    if (regions.owns_page(uint32_t(page))) shm::flag_count(core.region, uint32_t(page));
   lanes.is_adopting = true;
-  for (uint64_t i = 0; i < pages(); ++i) {
+  for (uint64_t i = 0; i < core.pages(); ++i) {
     const auto page = uint32_t(i);
     const PageWord now = shm::adopt_page(adoption, page);
-    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) adopt_poison(page);
-    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) queue_retired(PageRef::of(page, now.generation()));
+    if (now.is(PageState::kPoisoned) || now.is(PageState::kReady) || now.is(PageState::kReserved)) poison.adopt(page);
+    if (now.is(PageState::kRetired) && now.lane() == lanes.daemon) retired.add(PageRef::of(page, now.generation()));
   }
-  shm::adopt_overflow(region, lanes);
+  shm::adopt_overflow(core.region, lanes);
   lanes.is_adopting = false;
-  for (uint64_t i = 0; i < pages(); ++i) {
+  for (uint64_t i = 0; i < core.pages(); ++i) {
     const auto page = uint32_t(i);
     // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
-    if (const PageRef parent = shm::suspect_of(adoption, page, owns_page(page)); !parent.is_none())
+    if (const PageRef parent = shm::suspect_of(adoption, page, regions.owns_page(page)); !parent.is_none())
       findings.parent_suspect(parent);
   }
   children = {};
   // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
-  for (uint32_t i = 0; i < shelves.size(); ++i) shelves[i].is_unordered = !regions[order.region_of_shelf(i)].is_foreign;
+  queues.begin_adoption();
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
     recount_again_ms = 0;
     step_recounts(false);
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
-      if (has_room(i)) shm::open_region_pages(region, i);  // what the last marud was about to give
-      show_region(i);
-    } else if (!regions[i].is_foreign && !(region.is_shared() && regions[i].state == RegionState::kUnused)) {
-      settle_region(i);
+      if (room.has(i)) shm::open_region_pages(core.region, i);  // what the last marud was about to give
+      regions.show_region(i);
+    } else if (!regions[i].is_foreign && !(core.region.is_shared() && regions[i].state == RegionState::kUnused)) {
+      grants.settle_region(i);
     }
-  order.set_pool({tick(now_ms), pages(), region.region_pages(), region.page_bytes()});
-  for (uint32_t i = 0; i < shelves.size(); ++i) rebuild_queues(i);
-  totals.queues_rebuilt = 0;
-  drain_all_touches();
+  queues.tell_time();
+  for (uint32_t i = 0; i < queues.shelves.size(); ++i) queues.rebuild(i);
+  core.totals.queues_rebuilt = 0;
+  recency.drain_all();
   // What the last marud had read of the lanes of other hosts nobody knows.
   for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
   take_findings(kNever);
-  finish_all_retired();
+  retired.finish_all();
 }
 
 // Only now: a marud that dies before this leaves the next one the same lanes to ask for.
 void Pool::State::finish_begun_lanes(std::span<const LaneId> begun) {
   for (const LaneId id : begun) {
-    shm::clear_lane(region, id.lane);
-    show_lane(id.lane, format::LaneState::kFree);
+    shm::clear_lane(core.region, id.lane);
+    lanes.show_lane(id.lane, format::LaneState::kFree);
   }
 }
 
 // The whole audit costs more than everything above together, so a large pool is audited when somebody asks.
 void Pool::State::adopt_audit() {
-  if (pages() > kAuditedAtStartPages) {
+  if (core.pages() > kAuditedAtStartPages) {
     audit_json = {{"mode", "not at the start of so large a pool"}};
     return;
   }
   const nlohmann::json report = check_now();
   if (report["found"] != 0)
-    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", config.name,
+    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", core.config.name,
                 json_text(report["violations"]).substr(0, 400));
 }
 
@@ -150,7 +152,7 @@ std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     if (has_ended[lane] || !state_->lanes.is_live(lane)) continue;
     const LaneRecord& record = state_->lanes.records[lane];
-    const bool is_elsewhere = record.pid_namespace != state_->pid_namespace;
+    const bool is_elsewhere = record.pid_namespace != state_->core.pid_namespace;
     live.push_back({lane, record.who, record.same_boot, is_elsewhere, record.pid_namespace});
   }
   return live;
@@ -164,9 +166,9 @@ std::vector<Pool::AdoptedLane> Pool::adopted_lanes() const {
 
 LaneLock Pool::lock_of(uint32_t lane) const { return state_->lanes.lock_of(lane); }
 
-bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane, state_->pid_namespace); }
+bool Pool::is_unproven(uint32_t lane) const { return state_->lanes.is_unproven(lane); }
 
-uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(state_->pid_namespace); }
+uint64_t Pool::unproven_lanes() const { return state_->lanes.unproven(); }
 
 const std::string& Pool::why_no_lane_locks() const { return state_->lanes.locks.why_none(); }
 
@@ -179,7 +181,7 @@ void Pool::lane_is_watched(uint32_t lane, std::optional<uid_t> user) {
   if (user) record.who.uid = *user;
   if (!record.has_lock || state_->lanes.lock_of(lane) == LaneLock::kHeld) return;
   record.has_lock = false;
-  state_->show_lane(lane, format::LaneState::kLive);
+  state_->lanes.show_lane(lane, format::LaneState::kLive);
 }
 
 }  // namespace maru::daemon

@@ -36,12 +36,12 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
 
     explicit Repairs(State& of) : state(of) {}
     void block_goes(PageRef ref) override {
-      state.queue_remove(ref.page());
+      state.queues.remove(ref.page());
       if (names_shown++ >= kNamesShown) return;
       names += (names.empty() ? "; the first blocks: page " : ", page ") + std::to_string(ref.page());
-      if (!shm::read_key(state.region, ref, &state.key)) return;
-      const auto* const text = reinterpret_cast<const char*>(state.key.data);
-      names += " (key " + json_text(std::string(text, std::min<size_t>(state.key.size, kKeyShownBytes))) + ")";
+      if (!shm::read_key(state.core.region, ref, &state.core.key)) return;
+      const auto* const text = reinterpret_cast<const char*>(state.core.key.data);
+      names += " (key " + json_text(std::string(text, std::min<size_t>(state.core.key.size, kKeyShownBytes))) + ")";
     }
     void count_is_wrong(PageRef parent) override { state.findings.parents.add(parent.page()); }
     std::string text() const {
@@ -56,7 +56,7 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
   nlohmann::json report = check_at_rest();
   if (report["found"] == 0) return report;
   const std::string first = json_text(report["violations"]).substr(0, 400);
-  std::vector<std::byte> scratch(shm::audit_scratch_bytes(region));
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
   Repairs repairs(*this);
   uint64_t without_repair = 0;
   for (int round = 0; round < kRepairRounds && report["found"] != 0 && without_repair == 0; ++round) {
@@ -64,20 +64,20 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     request.mode = shm::AuditMode::kExact;
     request.findings_max = kNever;
     FoundInAudit found;
-    shm::audit(region, request, scratch, found);
+    shm::audit(core.region, request, scratch, found);
     for (const shm::Finding& finding : found.findings) {
-      ++repairs.counts[size_t(shm::repair(region, lanes.first, finding, repairs))];
+      ++repairs.counts[size_t(shm::repair(core.region, lanes.first, finding, repairs))];
       without_repair += shm::repair_of(finding.invariant) == shm::Repair::kNone;
     }
     // Blocks whose ancestors went, all of a chain at once, and blocks that no entry names any more.
-    std::vector<uint8_t> none_more(pages(), 0);
+    std::vector<uint8_t> none_more(core.pages(), 0);
     drop_bad(none_more, verified);
     recount_again_ms = 0;
     step_recounts(false);
     report = check_at_rest();
   }
-  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", config.name, first,
-              report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
+  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core.config.name,
+              first, report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
   return report;
 }
 

@@ -269,11 +269,10 @@ json Pool::State::quota(const std::string& command, const json& request, uint64_
   if (!changes || !ret_ticket) return tenants.admin(command, request);
   if (*ret_ticket == 0) {
     if (quotas.size() >= kQuotasMax) return refusal(EAGAIN, "too many limits are being set already: try again");
-    quotas.push_back({* ret_ticket = ++last_ticket, command, request});
+    quotas.push_back({++core.last_ticket, command, request});
+    wait_for(core.last_ticket, ret_ticket);
     step_quotas();
   }
-  const auto is_it = [&](const QuotaCommand& waiting) { return waiting.ticket == *ret_ticket; };
-  if (std::any_of(quotas.begin(), quotas.end(), is_it)) return {};
   return late_answer(ret_ticket);
 }
 
@@ -289,7 +288,7 @@ void Pool::State::step_quotas() {
     } catch (const json::exception& exception) {
       reply = refusal(EINVAL, std::string("the request does not fit: ") + exception.what());
     }
-    keep_answer(first.ticket, std::move(reply));
+    answers.give(first.ticket, std::move(reply));
   }
 }
 

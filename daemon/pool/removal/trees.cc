@@ -1,15 +1,5 @@
-// Everything below some blocks, or everything there is, found and taken away, leaves first, as the child counts demand.
-//
-// Who is below whom is written in the children alone. So one pass over the pages turns it round; then the tree is climbed from
-// its roots, level by level; then its levels are taken away, the deepest first. A pool may have millions of pages, and others
-// wait: each slice does as much as its budget says, and the next one goes on there.
-//
-// Between slices clients store, delete and reuse pages. A link that was written down is therefore a hint: whether that page
-// still names this parent is read again when the tree is climbed, and whether it still holds that block when it is taken. A
-// child that came below a block after its page was passed is not found; its parent, which counts it, then stays.
-//
-// If marud dies here: nothing of this is in shared memory.
-#include "daemon/pool/state.h"
+#include "daemon/pool/removal/trees.h"
+
 #include "libmaru/shm/recovery/evict.h"
 
 #include <algorithm>
@@ -29,57 +19,57 @@ uint64_t spend(uint64_t& budget, uint64_t wanted) {
 
 }  // namespace
 
-void Pool::State::begin_tree(TreeWalk& walk, std::vector<PageRef> roots) const {
+void Trees::begin(TreeWalk& walk, std::vector<PageRef> roots) const {
   walk.has_below.assign(roots.size(), false);
   walk.levels = {0};
   walk.level_end = roots.size();
   walk.tree = std::move(roots);
-  walk.first_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
-  walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(pages());
+  walk.first_child = std::make_unique_for_overwrite<uint32_t[]>(core_.pages());
+  walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(core_.pages());
 }
 
 // Every block, those without a parent being the roots. They are found with the links.
-void Pool::State::begin_whole(TreeWalk& walk) const {
-  begin_tree(walk, {});
+void Trees::begin_whole(TreeWalk& walk) const {
+  begin(walk, {});
   walk.is_whole = true;
   walk.retires = true;
 }
 
 // What somebody scribbled may go round in a circle, which has a root, too, when a parent must be higher up than its child.
-bool Pool::State::is_higher(PageRef parent, uint32_t page) const {
-  const auto depth = [&](uint32_t of) { return uint32_t(region.block(of).shape.load_acquire() >> 32); };
+bool Trees::is_higher(PageRef parent, uint32_t page) const {
+  const auto depth = [&](uint32_t of) { return uint32_t(core_.region.block(of).shape.load_acquire() >> 32); };
   return depth(parent.page()) < depth(page);
 }
 
 // A child that its parent has counted, or is about to.
-bool Pool::State::counts_for_parent(uint32_t page, PageWord found) const {
+bool Trees::counts_for_parent(uint32_t page, PageWord found) const {
   return found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
-         found.is(PageState::kRetired) || (found.is(PageState::kPoisoned) && !lanes.let_go.contains(page));
+         found.is(PageState::kRetired) || (found.is(PageState::kPoisoned) && !lanes_.let_go.contains(page));
 }
 
-bool Pool::State::gather_links(TreeWalk& walk, uint64_t& budget) {
-  const uint64_t end = walk.next + spend(budget, pages() - walk.next);
+bool Trees::gather_links(TreeWalk& walk, uint64_t& budget) {
+  const uint64_t end = walk.next + spend(budget, core_.pages() - walk.next);
   for (; walk.next < end; ++walk.next) {
     const auto page = uint32_t(walk.next);
-    const PageWord found = word(page);
+    const PageWord found = core_.word(page);
     if (!counts_for_parent(page, found)) continue;
     // A client may have left it to us a moment ago, in a touch that was not read yet.
-    if (found.is(PageState::kRetired) && found.lane() == lanes.daemon)
-      queue_retired(PageRef::of(page, found.generation()));
-    const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // checked below
-    const bool is_child = region.is_page(parent) && parent.page() != page &&
-                          word(parent.page()).generation() == parent.generation() &&
+    if (found.is(PageState::kRetired) && found.lane() == lanes_.daemon)
+      retired_.add(PageRef::of(page, found.generation()));
+    const PageRef parent = PageRef::from_bits(core_.region.block(page).parent.load_acquire());  // checked below
+    const bool is_child = core_.region.is_page(parent) && parent.page() != page &&
+                          core_.word(parent.page()).generation() == parent.generation() &&
                           (!walk.is_whole || is_higher(parent, page));
     if (!is_child && walk.is_whole) walk.tree.push_back(PageRef::of(page, found.generation()));
     if (!is_child) continue;
     walk.next_child[page] = walk.first_child[parent.page()];
     walk.first_child[parent.page()] = page;
   }
-  return walk.next == pages();
+  return walk.next == core_.pages();
 }
 
 // Each list is walked once, whatever somebody scribbled, so this ends.
-bool Pool::State::climb(TreeWalk& walk, uint64_t& budget) {
+bool Trees::climb(TreeWalk& walk, uint64_t& budget) {
   for (; walk.next < walk.tree.size(); ++walk.next) {
     if (walk.next == walk.level_end) {
       walk.levels.push_back(walk.next);
@@ -91,8 +81,8 @@ bool Pool::State::climb(TreeWalk& walk, uint64_t& budget) {
       if (spend(budget, 1) == 0) return false;
       const uint32_t page = walk.child;
       walk.child = std::exchange(walk.next_child[page], kNoPage);
-      const PageWord found = word(page);
-      if (!counts_for_parent(page, found) || region.block(page).parent.load_acquire() != parent.bits) continue;
+      const PageWord found = core_.word(page);
+      if (!counts_for_parent(page, found) || core_.region.block(page).parent.load_acquire() != parent.bits) continue;
       if (walk.next < walk.has_below.size()) walk.has_below[walk.next] = true;
       if (page == walk.tree.front().page()) continue;  // of a scribbled cycle, or a root anyway
       walk.tree.push_back(PageRef::of(page, found.generation()));
@@ -102,7 +92,7 @@ bool Pool::State::climb(TreeWalk& walk, uint64_t& budget) {
   return true;
 }
 
-bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
+bool Trees::take(TreeWalk& walk, uint64_t& budget) {
   std::vector<uint32_t> victims;
   while (!walk.tree.empty()) {
     if (walk.tree.size() == walk.levels.back()) {
@@ -112,23 +102,23 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
     if (budget == 0) return false;
     // From the end of the deepest level that is left, a batch: never of two levels, since a parent goes after its children.
     // Each of them is a look at all lanes, where clients say how much there is to read.
-    const uint64_t look = std::max(kStepsOfABlock, look_lines());
+    const uint64_t look = std::max(kStepsOfABlock, lanes_.look_lines());
     const uint64_t most = std::clamp<uint64_t>(budget / look, 1, shm::kEvictBatchMax);
     size_t count = std::min<uint64_t>(walk.tree.size() - walk.levels.back(), most);
     victims.clear();
     for (size_t i = walk.tree.size(); i > walk.tree.size() - count; --i) {
       const uint32_t page = walk.tree[i - 1].page();
       // The length of its run is what a client wrote.
-      if (spend(budget, eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
-      if (walk.reason == EvictReason::kExpired && !has_expired(page)) continue;  // somebody scribbled
-      if (word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
+      if (spend(budget, evictor_.eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
+      if (walk.reason == EvictReason::kExpired && !core_.has_expired(page)) continue;  // somebody scribbled
+      if (core_.word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
     }
     walk.tree.resize(walk.tree.size() - count);
-    const size_t gone = evict_pages(victims, walk.reason);
+    const size_t gone = evictor_.evict_pages(victims, walk.reason);
     walk.deleted += gone;
     walk.left += victims.size() - gone;
     for (uint32_t page : victims) {
-      const PageWord found = word(page);
+      const PageWord found = core_.word(page);
       if (!walk.retires || !found.is(PageState::kReady)) continue;
       const PageRef ref = PageRef::of(page, found.generation());
       if (take_key(ref))
@@ -141,15 +131,15 @@ bool Pool::State::take_tree(TreeWalk& walk, uint64_t& budget) {
 }
 
 // Returns true when everything was taken away that may go.
-bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
+bool Trees::step(TreeWalk& walk, uint64_t& budget) {
   using Phase = TreeWalk::Phase;
   if (walk.phase == Phase::kClear) {
-    const uint64_t end = std::min(pages(), walk.next + std::min(budget, pages()) * kClearedPerStep);
+    const uint64_t end = std::min(core_.pages(), walk.next + std::min(budget, core_.pages()) * kClearedPerStep);
     spend(budget, (end - walk.next) / kClearedPerStep + 1);
     std::fill(walk.first_child.get() + walk.next, walk.first_child.get() + end, kNoPage);
     std::fill(walk.next_child.get() + walk.next, walk.next_child.get() + end, kNoPage);
     walk.next = end;
-    if (end < pages()) return false;
+    if (end < core_.pages()) return false;
     walk.phase = Phase::kLinks;
     walk.next = 0;
   }
@@ -161,11 +151,20 @@ bool Pool::State::step_tree(TreeWalk& walk, uint64_t& budget) {
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;
-    finish_retired(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
+    retired_.finish(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
     walk.phase = Phase::kTake;
   }
-  if (walk.phase == Phase::kTake && !take_tree(walk, budget)) return false;
+  if (walk.phase == Phase::kTake && !take(walk, budget)) return false;
   walk.phase = Phase::kDone;
+  return true;
+}
+
+// Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
+bool Trees::take_key(PageRef ref) {
+  if (shm::retire_ref(core_.self, ref) != shm::RetireStatus::kRetired) return false;
+  feed_.removed_by(ref, MARU_FOLLOW_BY_ADMIN);
+  if (!queues_.held.has(ref.page())) queues_.remove(ref.page());
+  retired_.add(ref);
   return true;
 }
 

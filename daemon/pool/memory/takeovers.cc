@@ -1,17 +1,5 @@
-// Takeover: a whole region of another client, for one that gets no memory in a gentler way. docs/format.md, "A region is taken
-// from its owner", has the steps and what a death after each leaves; its old owner is told, or finds the region's word.
-//
-// Whose: first from clients that rent more than their share, if the asker rents less than its own. The share is the regions of
-// the pool by the clients that rent any, the asker among them, so whoever is taken from keeps its share and does not take the
-// region back: takeovers come to an end. As the last thing before a refusal: from anybody.
-//
-// Which: the region with the fewest blocks, none of them pinned by anybody, where the blocks that may go and the pages that
-// nobody uses make room for what is asked. What its old owner is filling stays the owner's.
-//
-// Cost: a pass over the pin slots in use, and over the page words of some regions; once a region, not once a store. A takeover
-// goes on over as many turns as it takes, and each turn spends from the lines that its request may read. Meanwhile the region
-// is nobody's. When the asker ends, or has got memory otherwise, the region becomes an orphan.
-#include "daemon/pool/state.h"
+#include "daemon/pool/memory/takeovers.h"
+
 #include "libmaru/shm/recovery/evict.h"
 #include "libmaru/shm/recovery/region_handover.h"
 
@@ -28,21 +16,21 @@ constexpr uint64_t kSlotsPerLine = 8;
 }  // namespace
 
 // Of one lane, in lines.
-uint64_t Pool::State::pin_lines() const { return pin_slots() / kSlotsPerLine; }
+uint64_t Takeovers::pin_lines() const { return core_.pin_slots() / kSlotsPerLine; }
 
 // Regions with a page that some lane pins, lane by lane. A hint: eviction looks again, block by block. Returns true at the end.
-bool Pool::State::look_for_pins(Takeover& takeover, Shortage& shortage) const {
-  const shm::LaneSet in_use = shm::with_other_hosts(region, lanes.in_use);
-  for (; takeover.next_lane < region.lanes(); ++takeover.next_lane) {
+bool Takeovers::look_for_pins(Takeover& takeover, Shortage& shortage) const {
+  const shm::LaneSet in_use = shm::with_other_hosts(core_.region, lanes_.in_use);
+  for (; takeover.next_lane < core_.region.lanes(); ++takeover.next_lane) {
     if (!in_use.has(takeover.next_lane)) continue;
     if (shortage.lines_left == 0) return false;
-    const shm::LaneView view = region.lane(takeover.next_lane);
+    const shm::LaneView view = core_.region.lane(takeover.next_lane);
     for (const std::span<AtomicU64> slots : {view.pins, view.pin_overflow})
       for (const AtomicU64& slot : slots) {
         const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // a hint, see above
-        if (region.is_page(ref)) takeover.pinned[region.region_of(ref.page())] = true;
+        if (core_.region.is_page(ref)) takeover.pinned[core_.region.region_of(ref.page())] = true;
       }
-    meter.add(pin_lines());
+    core_.meter.add(pin_lines());
     shortage.spend(pin_lines());
   }
   return true;
@@ -51,13 +39,13 @@ bool Pool::State::look_for_pins(Takeover& takeover, Shortage& shortage) const {
 // What a region would give: its blocks that may go in waves, children before their parents, and the longest row of pages that
 // would be free. Pages are marked as they become free on paper. Of a run only the pages are marked whose own words name its
 // head, since a client can forge the length of every run.
-RegionOutlook Pool::State::look_at_region(uint32_t index) const {
+RegionOutlook Takeovers::look_at_region(uint32_t index) const {
   RegionOutlook outlook;
-  const uint32_t first = index * region.region_pages(), count = region.region_pages();
+  const uint32_t first = index * core_.region.region_pages(), count = core_.region.region_pages();
   std::vector<bool> is_free(count, false);
   std::vector<uint32_t> children(count, 0), wave;
   for (uint32_t i = 0; i < count; ++i) {
-    const PageWord found = word(first + i);
+    const PageWord found = core_.word(first + i);
     is_free[i] = found.is(PageState::kFree) || found.is(PageState::kOut);
     if (!found.is(PageState::kReady)) continue;
     ++outlook.blocks;
@@ -66,9 +54,9 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
   }
   const auto mark_free = [&](uint32_t head) {
     is_free[head - first] = true;
-    const uint32_t end = head + region.run_pages(head);
+    const uint32_t end = head + core_.region.run_pages(head);
     for (uint32_t page = head + 1; page < end; ++page) {
-      const PageWord found = word(page);
+      const PageWord found = core_.word(page);
       if (!found.is(PageState::kTail) || found.low() != page - head) break;  // it is a tail of one head at most
       is_free[page - first] = true;
     }
@@ -76,12 +64,12 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
   std::vector<uint32_t> next;
   while (!wave.empty()) {  // ends: a page is in one wave at most, because each child lowers its parent's number once
     next.clear();
-    std::erase_if(wave, [&](uint32_t page) { return tenant_class(tenant(page)) == kTenantProtected; });
+    std::erase_if(wave, [&](uint32_t page) { return queues_.tenant_class(queues_.tenant(page)) == kTenantProtected; });
     for (uint32_t page : wave) {
       mark_free(page);
-      const PageRef parent = PageRef::from_bits(region.block(page).parent.load_acquire());  // a hint
-      if (!region.is_page(parent) || region.region_of(parent.page()) != index) continue;
-      const PageWord above = word(parent.page());
+      const PageRef parent = PageRef::from_bits(core_.region.block(page).parent.load_acquire());  // a hint
+      if (!core_.region.is_page(parent) || core_.region.region_of(parent.page()) != index) continue;
+      const PageWord above = core_.word(parent.page());
       if (!above.is(PageState::kReady, parent.generation()) || above.recount()) continue;
       uint32_t& left = children[parent.page() - first];
       if (left > 0 && --left == 0) next.push_back(parent.page());
@@ -97,12 +85,12 @@ RegionOutlook Pool::State::look_at_region(uint32_t index) const {
 }
 
 // Reads the candidates, and keeps the outlook of the best one. Returns true at the end.
-bool Pool::State::choose_region(Takeover& takeover, Shortage& shortage) const {
+bool Takeovers::choose_region(Takeover& takeover, Shortage& shortage) const {
   for (; takeover.looked < takeover.candidates.size(); ++takeover.looked) {
     if (shortage.lines_left == 0) return false;
-    const uint64_t before = meter.read();
+    const uint64_t before = core_.meter.read();
     RegionOutlook outlook = look_at_region(takeover.candidates[takeover.looked]);
-    shortage.spend(meter.read() - before);
+    shortage.spend(core_.meter.read() - before);
     if (outlook.longest_row < shortage.run_pages || (takeover.index && outlook.blocks >= takeover.outlook.blocks))
       continue;
     takeover.outlook = std::move(outlook);
@@ -112,50 +100,50 @@ bool Pool::State::choose_region(Takeover& takeover, Shortage& shortage) const {
 }
 
 // Steps 2 and 3 of docs/format.md.
-void Pool::State::close_region(Takeover& takeover, Shortage& shortage) {
-  takeover.from = regions[*takeover.index].owner;
-  set_region(*takeover.index, RegionState::kDraining, {});
-  takeover.generation = regions[*takeover.index].generation;
-  shm::close_region_pages(region, *takeover.index);
-  meter.add(region.region_pages());
-  shortage.spend(region.region_pages());
+void Takeovers::close_region(Takeover& takeover, Shortage& shortage) {
+  takeover.from = regions_[*takeover.index].owner;
+  regions_.set_region(*takeover.index, RegionState::kDraining, {});
+  takeover.generation = regions_[*takeover.index].generation;
+  shm::close_region_pages(core_.region, *takeover.index);
+  core_.meter.add(core_.region.region_pages());
+  shortage.spend(core_.region.region_pages());
   takeover.part = Takeover::Part::kBlocks;
 }
 
 // Step 4, as far as the lines last. Returns true at the end.
-bool Pool::State::empty_region(Takeover& takeover, Shortage& shortage) {
+bool Takeovers::empty_region(Takeover& takeover, Shortage& shortage) {
   std::vector<uint32_t> victims;
   for (; takeover.wave < takeover.outlook.waves.size(); ++takeover.wave, takeover.next = 0) {
     const std::vector<uint32_t>& wave = takeover.outlook.waves[takeover.wave];
     while (takeover.next < wave.size()) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t look = look_lines(), before = meter.read();
+      const uint64_t look = lanes_.look_lines(), before = core_.meter.read();
       victims.clear();
       for (uint64_t lines = 0; takeover.next < wave.size() && victims.size() < shm::kEvictBatchMax;) {
         victims.push_back(wave[takeover.next++]);
-        lines += eviction_lines(victims.back(), look);
+        lines += evictor_.eviction_lines(victims.back(), look);
         if (lines >= shortage.lines_left) break;
       }
       Shortage inside = shortage;  // frees without taking
       inside.asker = {};
       inside.runs = 0;
       inside.reason = EvictReason::kTakeover;
-      takeover.gone += evict_pages(victims, inside);
+      takeover.gone += evictor_.evict_pages(victims, inside);
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
-      shortage.spend(meter.read() - before);
+      shortage.spend(core_.meter.read() - before);
     }
   }
   return true;
 }
 
 // Step 3 once more, and steps 5 to 7.
-void Pool::State::hand_over(Takeover& takeover, Shortage& shortage) {
+void Takeovers::hand_over(Takeover& takeover, Shortage& shortage) {
   const uint32_t index = *takeover.index;
-  shm::close_region_pages(region, index);
-  meter.add(region.region_pages());
-  const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
+  shm::close_region_pages(core_.region, index);
+  core_.meter.add(core_.region.region_pages());
+  const uint64_t runs = grants_.grant_region(index, shortage.asker, shortage.run_pages);
   shortage.runs -= std::min(shortage.runs, runs);
   shortage.result->regions.push_back(index);
   --shortage.items_left;
@@ -164,63 +152,63 @@ void Pool::State::hand_over(Takeover& takeover, Shortage& shortage) {
   if (takeover.from.lane != 0)
     shortage.result->taken.push_back(
         {takeover.from.lane, index, takeover.generation, takeover.gone, blocks - std::min(blocks, takeover.gone)});
-  ++totals.regions_taken;
+  ++core_.totals.regions_taken;
 }
 
 // Returns false if there is no region to take.
-bool Pool::State::begin_takeover(Search& search, TakeFrom whom) {
+bool Takeovers::begin(Search& search, TakeFrom whom) {
   Shortage& shortage = search.shortage;
-  if (!policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
+  if (!queues_.policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
     return false;
-  std::vector<uint32_t> rented(region.lanes(), 0);  // by lane
-  for (const RegionEntry& entry : regions)
+  std::vector<uint32_t> rented(core_.region.lanes(), 0);  // by lane
+  for (const RegionEntry& entry : regions_)
     if (entry.state == RegionState::kRented) ++rented[entry.owner.lane];
   const uint32_t own = rented[shortage.asker.lane];
-  if (config.max_regions_per_instance != 0 && own >= config.max_regions_per_instance) return false;
+  if (core_.config.max_regions_per_instance != 0 && own >= core_.config.max_regions_per_instance) return false;
   const auto owners =
       size_t(std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; })) + (own == 0);
-  const size_t share = std::max<size_t>(1, regions.size() / owners);
+  const size_t share = std::max<size_t>(1, regions_.size() / owners);
   if (whom == TakeFrom::kOverShare && own >= share) return false;
 
   Takeover takeover;
-  for (uint32_t i = 0; i < regions.size(); ++i) {
-    const RegionEntry& entry = regions[i];
+  for (uint32_t i = 0; i < regions_.size(); ++i) {
+    const RegionEntry& entry = regions_[i];
     const bool is_anothers =
-        entry.state == RegionState::kRented && entry.owner != shortage.asker && !lanes.is_dead(entry.owner);
+        entry.state == RegionState::kRented && entry.owner != shortage.asker && !lanes_.is_dead(entry.owner);
     const bool may = whom == TakeFrom::kOverShare ? is_anothers && rented[entry.owner.lane] > share
                                                   : is_anothers || entry.state == RegionState::kOrphaned;
-    if (may && has_room(i)) takeover.candidates.push_back(i);
+    if (may && room_.has(i)) takeover.candidates.push_back(i);
   }
   if (takeover.candidates.empty()) return false;
-  takeover.pinned.assign(regions.size(), false);
+  takeover.pinned.assign(regions_.size(), false);
   search.takeover = std::move(takeover);
   return true;
 }
 
 // Keeps the candidates without a pin, and sorts them by the pages in use at the last count. The first ones are worth a look,
 // and exact numbers decide among them.
-void Pool::State::sort_candidates(Takeover& takeover) const {
+void Takeovers::sort_candidates(Takeover& takeover) const {
   auto& candidates = takeover.candidates;
   std::erase_if(candidates, [&](uint32_t index) { return takeover.pinned[index]; });
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](uint32_t a, uint32_t b) { return regions[a].counted_pages < regions[b].counted_pages; });
+                   [&](uint32_t a, uint32_t b) { return regions_[a].counted_pages < regions_[b].counted_pages; });
   candidates.resize(
-      std::min<size_t>(candidates.size(), std::max<uint64_t>(1, kPagesLookedAtMax / region.region_pages())));
+      std::min<size_t>(candidates.size(), std::max<uint64_t>(1, kPagesLookedAtMax / core_.region.region_pages())));
   takeover.part = Takeover::Part::kChoice;
 }
 
 // Whether it is still as it was when the lines of an earlier turn were used up.
-bool Pool::State::is_still_anothers(const Takeover& takeover, LaneId asker) const {
-  const RegionEntry& entry = regions[*takeover.index];
+bool Takeovers::is_still_anothers(const Takeover& takeover, LaneId asker) const {
+  const RegionEntry& entry = regions_[*takeover.index];
   if (takeover.part == Takeover::Part::kBlocks)
     return entry.state == RegionState::kDraining && entry.generation == takeover.generation && !entry.is_foreign;
-  const bool is_anothers = entry.state == RegionState::kRented && entry.owner != asker && !lanes.is_dead(entry.owner);
+  const bool is_anothers = entry.state == RegionState::kRented && entry.owner != asker && !lanes_.is_dead(entry.owner);
   return is_anothers || entry.state == RegionState::kOrphaned;
 }
 
 // Goes on with the takeover as far as the lines of this turn last. When it is over search.takeover is empty, and a region was
 // taken or there is none to take.
-void Pool::State::step_takeover(Search& search) {
+void Takeovers::step(Search& search) {
   Takeover& takeover = *search.takeover;
   Shortage& shortage = search.shortage;
   using Part = Takeover::Part;
@@ -231,22 +219,24 @@ void Pool::State::step_takeover(Search& search) {
   if (takeover.part == Part::kChoice) {
     if (!choose_region(takeover, shortage)) return;
     // An asker that has got a region in this turn has its answer with it, and does not leave another one half emptied.
-    const bool is_enough = !search.has_nothing() && takeover.outlook.blocks * look_lines() >= shortage.lines_left;
+    const bool is_enough =
+        !search.has_nothing() && takeover.outlook.blocks * lanes_.look_lines() >= shortage.lines_left;
     if (!takeover.index || is_enough || !is_still_anothers(takeover, shortage.asker)) return search.takeover.reset();
     close_region(takeover, shortage);
   }
   if (!is_still_anothers(takeover, shortage.asker)) return search.takeover.reset();
   if (!empty_region(takeover, shortage)) return;
-  if (shortage.items_left == 0 || shortage.regions_left == 0) return end_takeover(search);
+  if (shortage.items_left == 0 || shortage.regions_left == 0) return end(search);
   hand_over(takeover, shortage);
   search.takeover.reset();
 }
 
 // Its request is over before the region is the asker's.
-void Pool::State::end_takeover(Search& search) {
+void Takeovers::end(Search& search) {
   if (!search.takeover) return;
   const Takeover& takeover = *search.takeover;
-  if (takeover.part == Takeover::Part::kBlocks && is_still_anothers(takeover, {})) orphan_region(*takeover.index);
+  if (takeover.part == Takeover::Part::kBlocks && is_still_anothers(takeover, {}))
+    grants_.orphan_region(*takeover.index);
   search.takeover.reset();
 }
 

@@ -1,6 +1,4 @@
-// Regions: who rents which, and what is FREE in them. The table here is the truth; the region words show it. Renting says
-// who should allocate in a region; only the page words say what may be taken.
-#include "daemon/pool/state.h"
+#include "daemon/pool/memory/grants.h"
 
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/region_handover.h"
@@ -12,23 +10,17 @@
 
 namespace maru::daemon {
 
-void Pool::State::show_region(uint32_t index) {
-  const RegionEntry& entry = regions[index];
-  const uint32_t host = entry.state == RegionState::kUnused ? 0 : hosts.self;
-  shm::show_region(region, index, shm::RegionWord::of(entry.state, entry.generation, entry.owner, host));
-}
-
 // In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
-bool Pool::State::claim_region(uint32_t index, LaneId owner) {
-  RegionEntry& entry = regions[index];
+bool Grants::claim_region(uint32_t index, LaneId owner) {
+  RegionEntry& entry = regions_[index];
   uint32_t generation = 0;
-  if (shm::rent_unused_region(region, index, owner, hosts.self, &generation)) {
+  if (shm::rent_unused_region(core_.region, index, owner, core_.host, &generation)) {
     entry = {};
     entry.state = RegionState::kRented;
     entry.owner = owner;
     entry.generation = generation;
-    for_shelves(index,
-                [&](uint32_t shelf) { rebuild_queues(shelf); });  // the entries are those of another host's marud
+    queues_.for_shelves(
+        index, [&](uint32_t shelf) { queues_.rebuild(shelf); });  // the entries are those of another host's marud
     return true;
   }
   entry.is_foreign = true;
@@ -36,44 +28,27 @@ bool Pool::State::claim_region(uint32_t index, LaneId owner) {
   return false;
 }
 
-void Pool::State::set_region(uint32_t index, RegionState state, LaneId owner) {
-  RegionEntry& entry = regions[index];
-  entry.state = state;
-  entry.owner = owner;
-  entry.was_found = false;
-  entry.generation = (entry.generation + 1) & 0xF'FFFF;
-  entry.no_run_since = kNever;
-  show_region(index);
-}
-
-std::vector<uint32_t> Pool::State::regions_of(LaneId owner) const {
-  std::vector<uint32_t> indices;
-  for (uint32_t i = 0; i < regions.size(); ++i)
-    if (regions[i].state == RegionState::kRented && regions[i].owner == owner) indices.push_back(i);
-  return indices;
-}
-
 // Changes whenever somebody freed a page that a search may find.
-uint64_t Pool::State::frees() const {
-  uint64_t sum = own_frees;
-  shm::with_other_hosts(region, lanes.in_use).for_each(region.lanes(), [&](uint32_t lane) {
-    sum += region.lane(lane).header->frees.load_relaxed();  // a hint
+uint64_t Grants::frees() const {
+  uint64_t sum = regions_.own_frees;
+  shm::with_other_hosts(core_.region, lanes_.in_use).for_each(core_.region.lanes(), [&](uint32_t lane) {
+    sum += core_.region.lane(lane).header->frees.load_relaxed();  // a hint
   });
   return sum == kNever ? 0 : sum;
 }
 
 // Gives a region to a lane. Returns how many runs of this length its FREE pages make.
-uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
-  if (!region.is_shared() || regions[index].state != RegionState::kUnused)
-    set_region(index, RegionState::kRented, owner);
+uint64_t Grants::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
+  if (!core_.region.is_shared() || regions_[index].state != RegionState::kUnused)
+    regions_.set_region(index, RegionState::kRented, owner);
   else if (!claim_region(index, owner))
     return 0;
-  shm::open_region_pages(region, index);
-  meter.add(region.region_pages());
-  const uint32_t first = index * region.region_pages();
+  shm::open_region_pages(core_.region, index);
+  core_.meter.add(core_.region.region_pages());
+  const uint32_t first = index * core_.region.region_pages();
   uint64_t runs = 0, free_in_a_row = 0;
-  for (uint32_t i = 0; i < region.region_pages(); ++i) {
-    const PageWord found = word(first + i);
+  for (uint32_t i = 0; i < core_.region.region_pages(); ++i) {
+    const PageWord found = core_.word(first + i);
     free_in_a_row = found.is(PageState::kFree) ? free_in_a_row + 1 : 0;
     if (free_in_a_row < run_pages) continue;
     ++runs;
@@ -84,17 +59,17 @@ uint64_t Pool::State::grant_region(uint32_t index, LaneId owner, uint64_t run_pa
 
 // Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
 // gives: whoever wants more asks again.
-bool Pool::State::rent_regions(Search& search) {
+bool Grants::rent_regions(Search& search) {
   Shortage& shortage = search.shortage;
   search.looks_for_rows = false;
-  uint64_t limit = config.max_regions_per_instance == 0 ? kNever : config.max_regions_per_instance;
-  const size_t owned = regions_of(shortage.asker).size();
+  uint64_t limit = core_.config.max_regions_per_instance == 0 ? kNever : core_.config.max_regions_per_instance;
+  const size_t owned = regions_.regions_of(shortage.asker).size();
   limit = std::min(limit > owned ? limit - owned : 0, shortage.regions_left);
-  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / region.region_pages());
+  uint64_t grants_left = std::max<uint64_t>(1, kGrantPagesPerTurn / core_.region.region_pages());
   const bool is_limited = shortage.regions_left != kNever;
   const auto grant = [&](uint32_t index) {
     const uint64_t runs = grant_region(index, shortage.asker, shortage.run_pages);
-    if (regions[index].is_foreign) return;  // another host was faster
+    if (regions_[index].is_foreign) return;  // another host was faster
     shortage.runs -= std::min(shortage.runs, runs);
     shortage.result->regions.push_back(index);
     --shortage.items_left;
@@ -103,16 +78,16 @@ bool Pool::State::rent_regions(Search& search) {
     if (is_limited) --shortage.regions_left;
   };
   std::vector<uint32_t> bare;  // without room
-  for (uint32_t i = 0; i < regions.size() && limit > 0 && grants_left > 0 && shortage.is_open(); ++i)
-    if (regions[i].state == RegionState::kUnused) has_room(i) ? grant(i) : bare.push_back(i);
+  for (uint32_t i = 0; i < regions_.size() && limit > 0 && grants_left > 0 && shortage.is_open(); ++i)
+    if (regions_[i].state == RegionState::kUnused) room_.has(i) ? grant(i) : bare.push_back(i);
   if (grants_left == 0) return true;
   if (!bare.empty() && limit > 0 && shortage.is_open()) shortage.room_wanted = bare.front();
 
   std::vector<uint32_t> orphaned;
-  for (uint32_t i = 0; i < regions.size(); ++i)
-    if (regions[i].state == RegionState::kOrphaned && has_room(i)) orphaned.push_back(i);
+  for (uint32_t i = 0; i < regions_.size(); ++i)
+    if (regions_[i].state == RegionState::kOrphaned && room_.has(i)) orphaned.push_back(i);
   if (!orphaned.empty())
-    std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next % orphaned.size(), orphaned.end());
+    std::rotate(orphaned.begin(), orphaned.begin() + free_scan_next_ % orphaned.size(), orphaned.end());
   uint64_t pages_left = kFreeScanPagesPerRequest;
   if (limit == 0) {
     if (!is_limited) take_free(orphaned, shortage, &pages_left);
@@ -121,7 +96,7 @@ bool Pool::State::rent_regions(Search& search) {
   const uint64_t frees_now = frees();
   for (uint32_t i : orphaned) {
     if (limit == 0 || grants_left == 0 || !shortage.is_open()) break;
-    RegionEntry& entry = regions[i];
+    RegionEntry& entry = regions_[i];
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     if (search.row_pages_left == 0) break;
     const uint64_t before = pages_left;
@@ -129,7 +104,7 @@ bool Pool::State::rent_regions(Search& search) {
     search.row_pages_left -= std::min(search.row_pages_left, before - pages_left);
     search.looks_for_rows = !has_row;
     if (!has_row) break;
-    ++free_scan_next;
+    ++free_scan_next_;
     if (*has_row) grant(i);
   }
   return grants_left == 0;
@@ -137,14 +112,13 @@ bool Pool::State::rent_regions(Search& search) {
 
 // Whether a region has a row of so many pages for its next owner. Goes on where the last look had no time for more. Nothing:
 // the pages that may be read are used up.
-std::optional<bool> Pool::State::look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now,
-                                              uint64_t* pages_left) {
-  RegionEntry& entry = regions[index];
+std::optional<bool> Grants::look_for_row(uint32_t index, uint64_t run_pages, uint64_t frees_now, uint64_t* pages_left) {
+  RegionEntry& entry = regions_[index];
   RegionEntry::Look& look = entry.row_look;
   if (look.next == 0) look.frees = frees_now;
-  for (; look.next < region.region_pages() && look.longest < run_pages; ++look.next, --*pages_left) {
+  for (; look.next < core_.region.region_pages() && look.longest < run_pages; ++look.next, --*pages_left) {
     if (*pages_left == 0) return std::nullopt;
-    const PageWord found = word(index * region.region_pages() + look.next);
+    const PageWord found = core_.word(index * core_.region.region_pages() + look.next);
     look.row = found.is(PageState::kFree) || found.is(PageState::kOut) ? look.row + 1 : 0;
     look.longest = std::max(look.longest, look.row);
   }
@@ -157,35 +131,35 @@ std::optional<bool> Pool::State::look_for_row(uint32_t index, uint64_t run_pages
 
 // FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at to their ends,
 // or all of them when none is left to look at. Goes on in a region where the last look had no time for more.
-uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
+uint64_t Grants::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
   const uint64_t frees_now = frees();
   const auto run_pages = uint32_t(shortage.run_pages);
-  const uint32_t start_at = free_scan_next;
+  const uint32_t start_at = free_scan_next_;
   uint64_t looked = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const uint32_t index = in[(start_at + i) % in.size()];
     if (!shortage.is_open() || *pages_left == 0) return looked;
-    RegionEntry& entry = regions[index];
-    if (!has_room(index)) continue;  // its FREE pages may have no memory
+    RegionEntry& entry = regions_[index];
+    if (!room_.has(index)) continue;  // its FREE pages may have no memory
     if (entry.no_run_since == frees_now && shortage.run_pages >= entry.no_run_pages) continue;
     RegionEntry::Look& look = entry.free_look;
     if (look.next == 0 || look.run_pages > run_pages) look = {0, frees_now, run_pages};
-    const uint32_t first = index * region.region_pages(), end = first + region.region_pages();
+    const uint32_t first = index * core_.region.region_pages(), end = first + core_.region.region_pages();
     uint32_t start = first + look.next;
     while (start + run_pages <= end && shortage.is_open() && *pages_left > 0) {
       uint32_t length = 0;
-      while (length < run_pages && word(start + length).is(PageState::kFree)) ++length;
+      while (length < run_pages && core_.word(start + length).is(PageState::kFree)) ++length;
       *pages_left -= std::min<uint64_t>(*pages_left, length + 1);
       if (length < run_pages) {
         start += length + 1;
         continue;
       }
       uint32_t blocker = start;
-      start = take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
+      start = evictor_.take_for_asker(start, shortage, &blocker) ? start + run_pages : blocker + 1;
     }
     look.next = start - first;
     if (!shortage.is_open() || start + run_pages <= end) return looked;
-    ++free_scan_next;
+    ++free_scan_next_;
     ++looked;
     entry.no_run_since = look.frees;
     entry.no_run_pages = run_pages;
@@ -195,19 +169,35 @@ uint64_t Pool::State::take_free(std::span<const uint32_t> in, Shortage& shortage
 }
 
 // After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
-void Pool::State::settle_region(uint32_t index) {
-  if (regions[index].is_foreign) return;
-  const bool is_empty = shm::vacate_region(region, index);
-  meter.add(is_empty ? 3 * region.region_pages() : region.region_pages());
+void Grants::settle_region(uint32_t index) {
+  if (regions_[index].is_foreign) return;
+  const bool is_empty = shm::vacate_region(core_.region, index);
+  core_.meter.add(is_empty ? 3 * core_.region.region_pages() : core_.region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
-  if (region.is_shared() && is_empty)
-    for_shelves(index, [&](uint32_t shelf) { order.clear(shelf); });  // before it is anybody's
-  if (regions[index].state != state) set_region(index, state, {});
+  if (core_.region.is_shared() && is_empty)
+    queues_.for_shelves(index, [&](uint32_t shelf) { queues_.order.clear(shelf); });  // before it is anybody's
+  if (regions_[index].state != state) regions_.set_region(index, state, {});
 }
 
 // The same without a look at its pages, which the sweep has in its time.
-void Pool::State::orphan_region(uint32_t index) {
-  if (!regions[index].is_foreign) set_region(index, RegionState::kOrphaned, {});
+void Grants::orphan_region(uint32_t index) {
+  if (!regions_[index].is_foreign) regions_.set_region(index, RegionState::kOrphaned, {});
+}
+
+// A host that rents less than its share asks the host that rents the most. The other host may refuse. A region that it gives
+// up belongs to no host, and the first host that asks for a region rents it.
+void Grants::ask_other_hosts() {
+  std::vector<uint32_t> rented(core_.region.hosts(), 0);
+  for (uint32_t i = 0; i < regions_.size(); ++i) {
+    const uint32_t host = shm::host_of_region(core_.region, i);
+    if (host < core_.region.hosts()) ++rented[host];
+  }
+  const auto users = std::max<ptrdiff_t>(
+      1, std::count_if(rented.begin(), rented.end(), [](uint32_t n) { return n > 0; }) + (rented[core_.host] == 0));
+  const size_t share = std::max<size_t>(1, regions_.size() / size_t(users));
+  const auto most = uint32_t(std::max_element(rented.begin(), rented.end()) - rented.begin());
+  if (rented[core_.host] >= share || rented[most] <= share || most == core_.host) return;
+  shm::ask_for_region(core_.region, most, core_.host, core_.host_generation);
 }
 
 }  // namespace maru::daemon

@@ -1,12 +1,5 @@
-// Renting: the one request by which a client gets memory. In this order: a region that nobody rents; one whose owner is
-// gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; a whole region
-// of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
-// anybody. Refused only when nothing of this is left.
-//
-// Cost: a turn of marud reads so many lines of memory for a request (pool/limits.h), however many lanes there are. Then the
-// request goes on in the next turn where it was: what it has seen pinned is out of the queues. A request that has found
-// something goes on for some turns at most (kChoiceLinesPerRequest), and then has that.
-#include "daemon/pool/state.h"
+#include "daemon/pool/memory/renting.h"
+
 #include "libmaru/shm/region/page_run.h"
 #include "libmaru/wire/codec.h"
 
@@ -48,45 +41,46 @@ RentResult with_evicted(Search& search, RentResult refusal) {
 }  // namespace
 
 // Nothing if there is nothing against it.
-std::optional<RentResult> Pool::State::refusal_to(uint32_t lane, const wire::RentRequest& request) {
-  if (region.is_shared() && is_own_slot_lost()) return refuse(EIO, hosts.lost_because);
-  if (!lanes.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
-  if (is_draining) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
+std::optional<RentResult> Renting::refusal_to(uint32_t lane, const wire::RentRequest& request,
+                                              const std::string& lost_because) const {
+  if (!lost_because.empty()) return refuse(EIO, lost_because);
+  if (!lanes_.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
+  if (drain_.is_on()) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
   if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
     return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
-  if (request.run_pages > region.region_pages())
+  if (request.run_pages > core_.region.region_pages())
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
-                             std::to_string(region.region_pages()));
+                             std::to_string(core_.region.region_pages()));
   return std::nullopt;
 }
 
 // Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked, with
 // `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
-bool Pool::State::may_choose(uint64_t* round) {
-  separate_tenants();
-  if (round) return has_caught_up(*round) && !is_reordering();
-  mend_pages_left = kNever;
-  reorder_now();
-  drain_all_touches();
-  look_at_all_held();
+bool Renting::may_choose(uint64_t* round) {
+  queues_.separate_tenants();
+  if (round) return recency_.has_caught_up(*round) && !queues_.is_reordering();
+  queues_.mend_without_limit();
+  queues_.reorder_now();
+  recency_.drain_all();
+  held_.look_at_all();
   return true;
 }
 
 // What came of earlier turns of the request for which this lane's client waits.
-Search Pool::State::take_search(uint32_t lane, bool was_begun) {
-  auto found = searches.extract(lane);
+Search Renting::take_search(uint32_t lane, bool was_begun) {
+  auto found = searches_.extract(lane);
   if (found.empty()) return {};
-  if (was_begun && found.mapped().shortage.asker == lanes.id(lane)) return std::move(found.mapped());
-  end_takeover(found.mapped());
+  if (was_begun && found.mapped().shortage.asker == lanes_.id(lane)) return std::move(found.mapped());
+  takeovers_.end(found.mapped());
   return {};
 }
 
 // Of a client that asks no more.
-void Pool::State::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
+void Renting::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
 
 // Of what turns before this one have got the rest is wanted still.
-void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
-                             uint32_t request_id) const {
+void Renting::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
+                         uint32_t request_id) const {
   Shortage& shortage = search.shortage;
   shortage.asker = asker;
   shortage.mark = shm::grant_mark(asker, request_id);
@@ -96,57 +90,54 @@ void Pool::State::begin_turn(Search& search, LaneId asker, const wire::RentReque
   shortage.result = &search.result;
   shortage.regions_left = limits.regions_left;
   shortage.lines_left = kChoiceLinesPerTurn;
-  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, order.shelf_pages());
-  shortage.window_pages_left = window_pages(request.run_pages);
+  shortage.scan_pages_left = std::max<uint64_t>(kLostScanPagesPerTurn, queues_.order.shelf_pages());
+  shortage.window_pages_left = windows_.pages(request.run_pages);
   for (Shortage::WindowPass& pass : shortage.window_passes)
-    if (pass.pages_looked_at >= pass.regions * region.region_pages()) pass.pages_looked_at = 0;
+    if (pass.pages_looked_at >= pass.regions * core_.region.region_pages()) pass.pages_looked_at = 0;
   shortage.room_wanted = kNever;
 }
 
-RentResult Pool::State::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
-                             uint32_t request_id, uint64_t* ret_ticket) {
-  uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
+Pending<RentResult> Renting::rent(uint32_t lane, const wire::RentRequest& request, const RentLimits& limits,
+                                  uint32_t request_id, uint64_t round, bool may_wait, const std::string& lost_because) {
   Search search = take_search(lane, round != 0);
-  if (auto refusal = refusal_to(lane, request)) {
-    end_takeover(search);
+  if (auto refusal = refusal_to(lane, request, lost_because)) {
+    takeovers_.end(search);
     return with_evicted(search, *std::move(refusal));
   }
-  if (region.is_shared()) look_at_regions();
-  if (round == 0) search.row_pages_left = 2 * pages();
+  if (round == 0) search.row_pages_left = 2 * core_.pages();
   const auto wait = [&] {
-    *ret_ticket = round;
-    if (search.was_begun() || search.row_pages_left > 0) searches[lane] = std::move(search);
-    return RentResult();
+    if (search.was_begun() || search.row_pages_left > 0) searches_[lane] = std::move(search);
+    return Pending<RentResult>::later(round);
   };
   for (;;) {
-    begin_turn(search, lanes.id(lane), request, limits, request_id);
-    if (rent_regions(search)) return finish(search, request, limits);
+    begin_turn(search, lanes_.id(lane), request, limits, request_id);
+    if (grants_.rent_regions(search)) return finish(search, request, limits);
     if (search.looks_for_rows && search.has_nothing()) {
-      if (!ret_ticket) continue;
-      if (round == 0) has_caught_up(round);  // as below
+      if (!may_wait) continue;
+      if (round == 0) recency_.has_caught_up(round);  // as below
       return wait();
     }
-    if (search.shortage.is_open() && search.has_nothing() && waits_for_room(search.shortage, ret_ticket != nullptr)) {
-      if (!ret_ticket) continue;
-      if (round == 0) has_caught_up(round);  // by which it is known again
+    if (search.shortage.is_open() && search.has_nothing() && room_.waits_for_room(search.shortage, may_wait)) {
+      if (!may_wait) continue;
+      if (round == 0) recency_.has_caught_up(round);  // by which it is known again
       return wait();
     }
     // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
     // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
     // asked has what there is, and asks again, or waits.
-    if (search.shortage.is_open() && !may_choose(ret_ticket ? &round : nullptr)) {
+    if (search.shortage.is_open() && !may_choose(may_wait ? &round : nullptr)) {
       if (search.has_nothing()) return wait();
       return finish(search, request, limits);
     }
     if (search.shortage.is_open()) choose(search, request, limits);
     if (!takes_another_turn(search)) return finish(search, request, limits);
-    if (ret_ticket) return wait();
+    if (may_wait) return wait();
   }
 }
 
-RentResult Pool::State::give_up_rent(uint32_t lane) {
+RentResult Renting::give_up(uint32_t lane) {
   Search search = take_search(lane, true);
-  end_takeover(search);
+  takeovers_.end(search);
   search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
   if (!search.has_nothing()) return std::move(search.result);  // that is its client's
   return with_evicted(search, {});
@@ -155,47 +146,48 @@ RentResult Pool::State::give_up_rent(uint32_t lane) {
 // How much all turns of a request may read. A request looks at each block for whether the block may go, and for where it is
 // pinned; then the block is out of the queues. Twice that is more than a request needs, unless pins end and begin all the time.
 // Beside that a takeover reads the slots of all lanes and some regions, and a search everywhere reads the whole pool.
-void Pool::State::begin_search(Search& search) const {
+void Renting::begin_search(Search& search) const {
   constexpr uint32_t kTakenPerRequest = 4;
   constexpr uint64_t kWindowPagesMin = 1u << 20;  // a small pool is looked at more often, as blocks go
   search.takeovers_left = kTakenPerRequest;
-  search.window_pages_left = std::max(2 * pages(), kWindowPagesMin);
-  const uint64_t turns = 4 * pages() / kSearchPagesPerTurn + 2 * regions.size() +
-                         search.window_pages_left / window_pages(search.shortage.run_pages) + 1;
-  search.lines_left = 2 * (2 * pages() + 1024) * look_lines() + turns * kChoiceLinesPerTurn +
-                      (kTakenPerRequest + 1) * (region.lanes() * pin_lines() + pages());
-  search.retired_left = retired_blocks.size();
+  search.window_pages_left = std::max(2 * core_.pages(), kWindowPagesMin);
+  const uint64_t turns = 4 * core_.pages() / kSearchPagesPerTurn + 2 * regions_.size() +
+                         search.window_pages_left / windows_.pages(search.shortage.run_pages) + 1;
+  search.lines_left = 2 * (2 * core_.pages() + 1024) * lanes_.look_lines() + turns * kChoiceLinesPerTurn +
+                      (kTakenPerRequest + 1) * (core_.region.lanes() * takeovers_.pin_lines() + core_.pages());
+  search.retired_left = retired_.size();
   search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
 }
 
 // A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
 // for a turn to which it leaves some.
-void Pool::State::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+void Renting::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   Shortage& shortage = search.shortage;
-  ask_for_tenant(request.tenant);
-  const std::vector<uint32_t> own = regions_of(shortage.asker);
+  queues_.ask_for_tenant(request.tenant);
+  const std::vector<uint32_t> own = regions_.regions_of(shortage.asker);
   uint64_t pages_left = kFreeScanPagesPerRequest;
-  take_free(own, shortage, &pages_left);
+  grants_.take_free(own, shortage, &pages_left);
   shortage.key_bytes_left = key_bytes_left(search);
-  if (region.is_shared() && shortage.is_open() && shortage.regions_left > 0) ask_for_region();
-  const std::vector<uint32_t> all = limits.own_regions_only ? own : own_regions();
+  if (core_.region.is_shared() && shortage.is_open() && shortage.regions_left > 0) grants_.ask_other_hosts();
+  const std::vector<uint32_t> all = limits.own_regions_only ? own : regions_.own_regions();
   if (!search.was_begun()) begin_search(search);
   if (search.takeover) {  // which an earlier turn has begun
-    step_takeover(search);
+    takeovers_.step(search);
     if (search.takeover) return;
   }
   // A tenant over its limit makes room first, wherever its blocks are.
-  if (shortage.is_open() && queues_by_tenant && tenants.table().is_any_over()) evict(all, shortage, kRoundsAnywhere);
+  if (shortage.is_open() && queues_.is_by_tenant() && tenants_.table().is_any_over())
+    evict(all, shortage, kRoundsAnywhere);
   if (shortage.is_open()) evict(own, shortage, kRoundsInOwn);
 
   while (shortage.is_open() && shortage.lines_left > 0 && search.takeovers_left > 0) {
     --search.takeovers_left;
-    if (!begin_takeover(search, TakeFrom::kOverShare)) {
+    if (!takeovers_.begin(search, TakeFrom::kOverShare)) {
       search.takeovers_left = 0;
       break;
     }
     const size_t regions_before = search.result.regions.size();
-    step_takeover(search);
+    takeovers_.step(search);
     if (search.takeover) return;
     if (search.result.regions.size() == regions_before) search.takeovers_left = 0;
   }
@@ -204,12 +196,12 @@ void Pool::State::choose(Search& search, const wire::RentRequest& request, const
 }
 
 // Before it is refused.
-void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) {
+void Renting::choose_at_last(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  if (tenants.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
-    tenants.table().all_may_yield(true);
+  if (tenants_.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+    tenants_.table().all_may_yield(true);
     evict(all, shortage, kRoundsAnywhere);
-    tenants.table().all_may_yield(false);
+    tenants_.table().all_may_yield(false);
   }
   const auto may_go_on = [&] { return search.has_nothing() && shortage.lines_left > 0; };
   if (may_go_on() && search.retired_left > 0) look_at_retired(search, all);
@@ -219,36 +211,37 @@ void Pool::State::choose_at_last(Search& search, std::span<const uint32_t> all) 
 
 // FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until somebody frees a page;
 // clients say so, and each region has two looks at most.
-void Pool::State::look_for_free(Search& search, std::span<const uint32_t> all) {
+void Renting::look_for_free(Search& search, std::span<const uint32_t> all) {
   uint64_t pages_left = kSearchPagesPerTurn;
-  const uint64_t looked = take_free(all, search.shortage, &pages_left);
+  const uint64_t looked = grants_.take_free(all, search.shortage, &pages_left);
   const bool is_through = looked == all.size() || pages_left > 0;
   search.free_regions_left -= is_through ? search.free_regions_left : std::min(search.free_regions_left, looked);
 }
 
 // What was deleted while somebody held it.
-void Pool::State::look_at_retired(Search& search, std::span<const uint32_t> all) {
+void Renting::look_at_retired(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  const uint64_t frees_before = own_frees;
-  search.retired_left = finish_retired(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
-  if (own_frees == frees_before) return;
+  const uint64_t frees_before = regions_.own_frees;
+  search.retired_left = retired_.finish(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
+  if (regions_.own_frees == frees_before) return;
   evict(all, shortage, kRoundsAnywhere);  // what was above them
   search.free_regions_left = 2 * all.size();
 }
 
 // Blocks whose touches were lost, and other owners' FREE pages.
-void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> all) {
+void Renting::search_everywhere(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  const uint64_t pause_ms = (pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + pages() / kPagesSearchedPerMs;
-  if (!search.has_swept && rests(now_ms, next_full_search_ms, pause_ms)) return;
+  const uint64_t pause_ms =
+      (core_.pages() > kSmallPoolPages ? kFullSearchPauseMs : 0) + core_.pages() / kPagesSearchedPerMs;
+  if (!search.has_swept && rests(core_.now_ms, next_full_search_ms_, pause_ms)) return;
   if (!std::exchange(search.has_swept, true)) {
-    next_full_search_ms = now_ms + pause_ms;  // for others; this one goes on
-    search.sweep_left = pages();
+    next_full_search_ms_ = core_.now_ms + pause_ms;  // for others; this one goes on
+    search.sweep_left = core_.pages();
   }
   if (search.sweep_left > 0) {
-    search.sweep_left -= std::min(search.sweep_left, sweep(std::min(search.sweep_left, kSearchPagesPerTurn)));
+    search.sweep_left -= std::min(search.sweep_left, sweep_.step(std::min(search.sweep_left, kSearchPagesPerTurn)));
     if (search.sweep_left > 0) return;
-    search.retired_left = finish_retired(kHeldLinesAtOnce);
+    search.retired_left = retired_.finish(kHeldLinesAtOnce);
     search.free_regions_left = 2 * all.size();
   }
   evict(all, shortage, kRoundsAnywhere);
@@ -256,50 +249,88 @@ void Pool::State::search_everywhere(Search& search, std::span<const uint32_t> al
   if (shortage.is_open() && search.free_regions_left > 0) look_for_free(search, all);
   if (search.has_nothing() && search.free_regions_left > 0) return;
   if (search.has_nothing() && std::exchange(search.may_take_from_anybody, false) &&
-      begin_takeover(search, TakeFrom::kAnybody))
-    step_takeover(search);
-  if (search.has_nothing()) next_full_search_ms = now_ms + pause_ms;
+      takeovers_.begin(search, TakeFrom::kAnybody))
+    takeovers_.step(search);
+  if (search.has_nothing()) next_full_search_ms_ = core_.now_ms + pause_ms;
 }
 
 // Whether a request that has got nothing has not looked everywhere, and may go on; or one that has got something finds more of
 // it where it is.
-bool Pool::State::takes_another_turn(Search& search) const {
+bool Renting::takes_another_turn(Search& search) const {
   const Shortage& shortage = search.shortage;
   if (!search.has_nothing()) {
     const bool has_more = shortage.is_open() && shortage.lines_left == 0 &&
-                          shortage.blocks_evicted * look_lines() < kChoiceLinesPerRequest;
+                          shortage.blocks_evicted * lanes_.look_lines() < kChoiceLinesPerRequest;
     search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn);
     return has_more && search.was_begun();
   }
   const bool has_more_windows =
-      shortage.window_pages_left < window_part(shortage.run_pages) && search.window_pages_left > 0;
+      shortage.window_pages_left < windows_.part(shortage.run_pages) && search.window_pages_left > 0;
   const bool has_more = shortage.lines_left == 0 || search.retired_left > 0 || search.takeover ||
-                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows ||
-                        !late_shelves.empty();
+                        search.sweep_left > 0 || search.free_regions_left > 0 || has_more_windows || queues_.has_late();
   if (!has_more) return false;
-  const uint64_t pages_searched = window_pages(shortage.run_pages) - shortage.window_pages_left;
+  const uint64_t pages_searched = windows_.pages(shortage.run_pages) - shortage.window_pages_left;
   search.window_pages_left -= std::min(search.window_pages_left, pages_searched);
   search.lines_left -= std::min(search.lines_left, kChoiceLinesPerTurn + pages_searched);
   return search.was_begun();
 }
 
-RentResult Pool::State::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
+RentResult Renting::finish(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   search.result.evicted_total = uint32_t(search.shortage.blocks_evicted);
-  end_takeover(search);
+  takeovers_.end(search);
   if (!search.has_nothing()) {
-    if (search.has_swept) next_full_search_ms = now_ms;  // there was something, and there may be more
+    if (search.has_swept) next_full_search_ms_ = core_.now_ms;  // there was something, and there may be more
     return std::move(search.result);
   }
-  ++totals.refused_rents;
+  ++core_.totals.refused_rents;
   const bool is_at_limit = limits.own_regions_only && search.shortage.regions_left == 0;
   RentResult refusal = refuse(
       is_at_limit ? EDQUOT : ENOSPC,
       "nothing is free and nothing can be evicted: what is left is pinned, has "
       "children, or is being filled (a run of " +
           std::to_string(request.run_pages) + " pages was asked for)" +
-          (room && !room->full_because().empty() ? "; and there is no room for another region: " + room->full_because()
-                                                 : ""));
+          (!room_.full_because().empty() ? "; and there is no room for another region: " + room_.full_because() : ""));
   return with_evicted(search, std::move(refusal));
+}
+
+void Renting::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t rounds_max) {
+  if (!queues_.policy->evicts() || shortage.lines_left == 0) return;
+  // Queues that may miss blocks, because touches were lost, are compared with the page words first.
+  const uint64_t lost = lanes_.lost_touches();
+  bool has_swept = false;
+  for (uint32_t index : in)
+    queues_.for_shelves(index, [&](uint32_t shelf) {
+      if (queues_.shelves[shelf].swept_at_lost == lost || shortage.scan_pages_left < queues_.order.shelf_pages())
+        return;
+      shortage.scan_pages_left -= queues_.order.shelf_pages();
+      sweep_.sweep_shelf(shelf);
+      has_swept = true;
+    });
+  if (has_swept) expired_.step();  // for all these regions together no more than in a turn
+  uint64_t pages_per_round = 64;
+  for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
+    if (evictor_.evict_coldest(in, shortage)) return;
+    if (windows_.evict(in, shortage)) return;
+    // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
+    // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
+    if (shortage.lines_left == 0) return;
+    Shortage::WindowPass& pass = shortage.window_pass(in.size());
+    if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * core_.region.region_pages()) return;
+    pass.pages_looked_at = 0;
+    Shortage room = shortage;
+    room.asker = {};
+    room.run_pages = 1;
+    room.runs = std::min(pages_per_round, shortage.room_pages_left);
+    evictor_.evict_coldest(in, room);
+    const uint64_t gone = room.pages_evicted - shortage.pages_evicted;
+    shortage.key_bytes_left = room.key_bytes_left;
+    shortage.blocks_evicted = room.blocks_evicted;
+    shortage.lines_left = room.lines_left;
+    if (gone == 0) return;
+    shortage.pages_evicted = room.pages_evicted;
+    shortage.room_pages_left -= std::min(shortage.room_pages_left, gone);
+    pages_per_round *= 2;
+  }
 }
 
 }  // namespace maru::daemon

@@ -1,12 +1,5 @@
-// Room for a run of k pages among blocks of other sizes: of all windows of k pages that hold only FREE pages and whole
-// blocks that may go, those whose warmest block is the coldest in the order of the policy; of equally warm ones those with
-// fewer pages in use.
-//
-// Example, k = 2, last uses of one-page blocks: [9][FREE][3][4][1]: windows cost 9, 3, 4, 4; {FREE, 3} is taken.
-// Cost: one pass over the words of the regions, a running maximum over each window, and a sort of the cheapest. Of a large pool
-// one turn of a request sees a part, and the next one goes on there. A block whose pin was seen is held, so that no other
-// window costs another look at it.
-#include "daemon/pool/state.h"
+#include "daemon/pool/memory/windows.h"
+
 #include "libmaru/shm/recovery/evict.h"
 
 #include <algorithm>
@@ -56,105 +49,103 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 }  // namespace
 
 // Pages of one region among which a turn looks for windows of so many pages at once.
-uint64_t Pool::State::window_part(uint64_t run_pages) const {
-  return std::min<uint64_t>(region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
+uint64_t Windows::part(uint64_t run_pages) const {
+  return std::min<uint64_t>(core_.region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
 }
 
 // And of all regions.
-uint64_t Pool::State::window_pages(uint64_t run_pages) const {
-  return std::max(kWindowPagesPerTurn, window_part(run_pages));
-}
+uint64_t Windows::pages(uint64_t run_pages) const { return std::max(kWindowPagesPerTurn, part(run_pages)); }
 
 // Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
 // never have its turn: over as many turns as that takes.
-Pool::State::WindowLook Pool::State::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) {
-  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return held.has(page); }))
-    return WindowLook::kMustStay;
-  const uint64_t cost = look_lines();
+auto Windows::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) -> Look {
+  if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return queues_.held.has(page); }))
+    return Look::kMustStay;
+  const uint64_t cost = lanes_.look_lines();
   for (const uint32_t page : heads) {
     if (page < shortage.window_looked_to) continue;
-    if (shortage.lines_left == 0) return WindowLook::kUnfinished;
+    if (shortage.lines_left == 0) return Look::kUnfinished;
     shortage.spend(cost);
-    meter.add(cost);
+    core_.meter.add(cost);
     // The windows before this one may have brought its tenant down to its limit.
-    if (tenant_class(tenant(page)) == kTenantProtected) return WindowLook::kMustStay;
-    const PageWord found = word(page);
-    if (shm::is_pinned(region, lanes.in_use, page)) {
-      if (found.is(PageState::kReady) && found.children() == 0) hold(PageRef::of(page, found.generation()));
-      return WindowLook::kMustStay;
+    if (queues_.tenant_class(queues_.tenant(page)) == kTenantProtected) return Look::kMustStay;
+    const PageWord found = core_.word(page);
+    if (shm::is_pinned(core_.region, lanes_.in_use, page)) {
+      if (found.is(PageState::kReady) && found.children() == 0) held_.hold(PageRef::of(page, found.generation()));
+      return Look::kMustStay;
     }
     shortage.window_looked_to = page + 1;
   }
-  return WindowLook::kMayGo;
+  return Look::kMayGo;
 }
 
 // Goes on with this window as far as the lines last, and takes it for the asker when its blocks have gone. Returns true when
 // that is over: the window was taken, or something in it must stay.
-bool Pool::State::empty_window(uint32_t first, Shortage& shortage) {
+bool Windows::empty_window(uint32_t first, Shortage& shortage) {
   if (shortage.window != first) shortage.window_looked_to = first;
   shortage.window = first;
   std::vector<uint32_t> heads;
   for (uint32_t page = first; page < first + shortage.run_pages; ++page)
-    if (word(page).is(PageState::kReady)) heads.push_back(page);
+    if (core_.word(page).is(PageState::kReady)) heads.push_back(page);
   shortage.spend(shortage.run_pages);
-  const WindowLook look = may_all_go(heads, shortage);
-  if (look == WindowLook::kUnfinished) return false;
-  if (look == WindowLook::kMayGo) {
+  const Look look = may_all_go(heads, shortage);
+  if (look == Look::kUnfinished) return false;
+  if (look == Look::kMayGo) {
     for (size_t start = 0; start < heads.size();) {
       if (shortage.lines_left == 0) return false;
-      const uint64_t cost = look_lines(), before = meter.read();
+      const uint64_t cost = lanes_.look_lines(), before = core_.meter.read();
       size_t n = 0;
       for (uint64_t lines = 0; start + n < heads.size() && n < shm::kEvictBatchMax && lines < shortage.lines_left; ++n)
-        lines += eviction_lines(heads[start + n], cost);
+        lines += evictor_.eviction_lines(heads[start + n], cost);
       Shortage inside = shortage;  // frees without taking
       inside.asker = {};
       inside.runs = 0;
-      evict_pages(std::span(heads).subspan(start, n), inside);
+      evictor_.evict_pages(std::span(heads).subspan(start, n), inside);
       shortage.key_bytes_left = inside.key_bytes_left;
       shortage.blocks_evicted = inside.blocks_evicted;
       shortage.pages_evicted = inside.pages_evicted;
-      shortage.spend(meter.read() - before);
+      shortage.spend(core_.meter.read() - before);
       start += n;
     }
-    take_for_asker(first, shortage, nullptr);
+    evictor_.take_for_asker(first, shortage, nullptr);
   }
   shortage.window.reset();
   return true;
 }
 
 // Returns true when nothing is wanted any more.
-bool Pool::State::evict_windows(std::span<const uint32_t> in, Shortage& shortage) {
-  if (!policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
+bool Windows::evict(std::span<const uint32_t> in, Shortage& shortage) {
+  if (!queues_.policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
   if (shortage.window && !empty_window(*shortage.window, shortage)) return false;
   if (!shortage.is_open() || in.empty()) return !shortage.is_open();
   const auto run_pages = uint32_t(shortage.run_pages);
   std::vector<Window> windows;
   std::vector<Cell> cells;
   const size_t keep = 4 * std::min<uint64_t>(shortage.runs, shortage.items_left) + 1024;
-  const auto part = uint32_t(window_part(run_pages));
-  auto at = size_t(std::lower_bound(in.begin(), in.end(), region.region_of(window_next)) - in.begin()) % in.size();
-  uint32_t offset = in[at] == region.region_of(window_next) ? window_next % region.region_pages() : 0;
+  const auto part = uint32_t(this->part(run_pages));
+  auto at = size_t(std::lower_bound(in.begin(), in.end(), core_.region.region_of(next_)) - in.begin()) % in.size();
+  uint32_t offset = in[at] == core_.region.region_of(next_) ? next_ % core_.region.region_pages() : 0;
   Shortage::WindowPass& pass = shortage.window_pass(in.size());
-  while (pass.pages_looked_at < in.size() * region.region_pages() && shortage.window_pages_left >= part) {
-    const uint32_t first = in[at] * region.region_pages() + offset;
-    cells.assign(std::min(part, region.region_pages() - offset), Cell{});
+  while (pass.pages_looked_at < in.size() * core_.region.region_pages() && shortage.window_pages_left >= part) {
+    const uint32_t first = in[at] * core_.region.region_pages() + offset;
+    cells.assign(std::min(part, core_.region.region_pages() - offset), Cell{});
     shortage.window_pages_left -= part;
     // Parts overlap, so that each window is in one of them.
-    const bool is_last = offset + cells.size() == region.region_pages();
+    const bool is_last = offset + cells.size() == core_.region.region_pages();
     const auto step = uint32_t(is_last ? cells.size() : cells.size() + 1 - run_pages);
     pass.pages_looked_at += step;
     offset = is_last ? 0 : offset + step;
     if (is_last) at = (at + 1) % in.size();
-    window_next = in[at] * region.region_pages() + offset;
+    next_ = in[at] * core_.region.region_pages() + offset;
     for (uint32_t i = 0; i < cells.size();) {
-      const PageWord found = word(first + i);
+      const PageWord found = core_.word(first + i);
       uint32_t length = 1;
       if (found.is(PageState::kFree)) {
         cells[i] = {kNoBlock, true, true, true};
-      } else if (found.is(PageState::kReady) && found.low() == 0 && !held.has(first + i)) {
-        length = region.run_pages(first + i);
-        know(first + i, found.generation());
-        const EvictionOrder::Key its_key = order.key(first + i);
+      } else if (found.is(PageState::kReady) && found.low() == 0 && !queues_.held.has(first + i)) {
+        length = core_.region.run_pages(first + i);
+        queues_.know(first + i, found.generation());
+        const EvictionOrder::Key its_key = queues_.order.key(first + i);
         for (uint32_t k = 0; k < length && i + k < cells.size(); ++k)
           cells[i + k] = {its_key, false, k == 0, k + 1 == length};
       }
