@@ -1,0 +1,155 @@
+#include "libmaru/adapters/adapter_file.h"
+
+#include "libmaru/adapters/weights.h"
+
+#define XXH_INLINE_ALL
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <memory>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+namespace maru::adapters {
+namespace {
+
+constexpr const char* kConfigName = "adapter_config.json";
+constexpr const char* kWeightsName = "adapter_model.safetensors";
+
+// A path below a directory: neither "..", nor a link, nor a link of /proc leads out of it. The kernel checks it at each
+// step, so a link that another process exchanges meanwhile changes nothing.
+int open_below(int directory, const std::string& path, int flags) {
+  open_how how = {};
+  how.flags = uint64_t(flags | O_CLOEXEC);
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  int tries = 0;
+  long fd = 0;
+  do fd = ::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof(how));
+  while (fd < 0 && errno == EAGAIN && ++tries < 16);  // somebody renamed a directory of the path
+  return int(fd);
+}
+
+int open_failure(const std::string& folder, const char* name, maru_adapters_reason* reason) {
+  const int code = errno;
+  if (code == EXDEV || code == ELOOP)
+    return fail(reason, EXDEV,
+                "%s/%s leads out of the folder that adapters may lie in: copy the file there, or set the root",
+                folder.c_str(), name);
+  return fail(reason, code, "cannot open %s/%s: %s", folder.c_str(), name, std::strerror(code));
+}
+
+int read_exactly(int fd, uint64_t offset, std::byte* to, uint64_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd, to, bytes, off_t(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -errno;
+    if (got == 0) return -ENODATA;
+    to += got, offset += uint64_t(got), bytes -= uint64_t(got);
+  }
+  return 0;
+}
+
+int identify(int fd, FileIdentity* ret) {
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) return -errno;
+  if (!S_ISREG(status.st_mode)) return -EINVAL;
+  *ret = {status.st_dev, status.st_ino, uint64_t(status.st_size),
+          uint64_t(status.st_mtim.tv_sec) * 1'000'000'000 + uint64_t(status.st_mtim.tv_nsec)};
+  return 0;
+}
+
+// Opens a plain file; a pipe or a device is refused before anything waits for it.
+int open_plain(int top, const std::string& prefix, const std::string& folder, const char* name, FileDescriptor* ret,
+               FileIdentity* ret_identity, maru_adapters_reason* reason) {
+  FileDescriptor fd(open_below(top, prefix + name, O_RDONLY | O_NONBLOCK));
+  if (!fd.is_open()) return open_failure(folder, name, reason);
+  const int status = identify(fd.get(), ret_identity);
+  if (status < 0)
+    return fail(reason, -status, "%s/%s: %s", folder.c_str(), name,
+                status == -EINVAL ? "no plain file" : std::strerror(-status));
+  *ret = std::move(fd);
+  return 0;
+}
+
+int read_file(const FileDescriptor& fd, uint64_t bytes, const std::string& folder, const char* name, std::string* ret,
+              maru_adapters_reason* reason) {
+  ret->resize(bytes);
+  const int status = read_exactly(fd.get(), 0, reinterpret_cast<std::byte*>(ret->data()), bytes);
+  if (status < 0) return fail(reason, -status, "cannot read %s/%s: %s", folder.c_str(), name, std::strerror(-status));
+  return 0;
+}
+
+}  // namespace
+
+int AdapterFile::open(const std::string& root, const std::string& folder, maru_adapters_reason* reason) {
+  const bool has_root = !root.empty();
+  FileDescriptor top(::open(has_root ? root.c_str() : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!top.is_open())
+    return fail(reason, errno, "cannot open the folder %s: %s", has_root ? root.c_str() : folder.c_str(),
+                std::strerror(errno));
+  const std::string prefix = has_root ? folder + "/" : std::string();
+  FileDescriptor config_fd;
+  FileIdentity config_identity;
+  if (int status = open_plain(top.get(), prefix, folder, kConfigName, &config_fd, &config_identity, reason); status < 0)
+    return status;
+  if (config_identity.bytes > kConfigBytesMax)
+    return fail(reason, EBADMSG, "%s/%s has %llu bytes; at most %llu", folder.c_str(), kConfigName,
+                ull{config_identity.bytes}, ull{kConfigBytesMax});
+  std::string text;
+  if (int status = read_file(config_fd, config_identity.bytes, folder, kConfigName, &text, reason); status < 0)
+    return status;
+  if (int status = parse_peft_config(text, &config_, reason); status < 0) return status;
+  if (int status = open_plain(top.get(), prefix, folder, kWeightsName, &weights_, &weights_identity_, reason);
+      status < 0)
+    return status;
+  uint64_t header_bytes = 0;
+  const uint64_t file_bytes = weights_identity_.bytes;
+  if (file_bytes < 8 || read_exactly(weights_.get(), 0, reinterpret_cast<std::byte*>(&header_bytes), 8) < 0)
+    return fail(reason, EBADMSG, "%s/%s has %llu bytes: it was cut off in its header", folder.c_str(), kWeightsName,
+                ull{file_bytes});
+  if (header_bytes > kTensorHeaderBytesMax || header_bytes > file_bytes - 8)
+    return fail(reason, EBADMSG,
+                "%s/%s says that its header has %llu bytes; the file has %llu, and a header at most %llu",
+                folder.c_str(), kWeightsName, ull{header_bytes}, ull{file_bytes}, ull{kTensorHeaderBytesMax});
+  data_offset_ = 8 + header_bytes;
+  std::vector<std::byte> header(header_bytes);
+  if (int status = read_exactly(weights_.get(), 8, header.data(), header_bytes); status < 0)
+    return fail(reason, -status, "cannot read %s/%s: %s", folder.c_str(), kWeightsName, std::strerror(-status));
+  headers_hash_ = XXH3_64bits_withSeed(header.data(), header.size(), XXH3_64bits(text.data(), text.size()));
+  return parse_tensor_list(header, file_bytes - data_offset_, &tensors_, reason);
+}
+
+int AdapterFile::read_tensors(const std::function<void(size_t, std::span<const std::byte>)>& take,
+                              Checksum* ret_checksum, maru_adapters_reason* reason) const {
+  uint64_t most = 0;
+  for (const Tensor& tensor : tensors_) most = std::max(most, tensor.bytes);
+  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[most]);
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> sum(XXH3_createState(), XXH3_freeState);
+  if (!memory || !sum) return fail(reason, ENOMEM, "no memory for a tensor of %llu bytes", ull{most});
+  XXH3_128bits_reset(sum.get());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& tensor = tensors_[i];
+    if (int status = read_exactly(weights_.get(), data_offset_ + tensor.offset, memory.get(), tensor.bytes); status < 0)
+      return fail(reason, status == -ENODATA ? ESTALE : -status, "cannot read tensor \"%s\": %s",
+                  shown(tensor.name).c_str(),
+                  status == -ENODATA ? "the file became shorter meanwhile" : std::strerror(-status));
+    const uint64_t count = tensor.rows * tensor.columns;
+    if (const uint64_t at = find_no_number(memory.get(), tensor.element, count); at < count)
+      return fail(reason, EBADMSG, "tensor \"%s\": the weight [%llu, %llu] is NaN or infinite",
+                  shown(tensor.name).c_str(), ull{at / tensor.columns}, ull{at % tensor.columns});
+    XXH3_128bits_update(sum.get(), memory.get(), tensor.bytes);
+    take(i, {memory.get(), tensor.bytes});
+  }
+  FileIdentity now;
+  if (identify(weights_.get(), &now) < 0 || now != weights_identity_)
+    return fail(reason, ESTALE, "the file of the weights changed while it was read: load the adapter again");
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(sum.get()));
+  std::memcpy(ret_checksum->data(), canonical.digest, ret_checksum->size());
+  return 0;
+}
+
+}  // namespace maru::adapters

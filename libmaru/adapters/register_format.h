@@ -1,0 +1,100 @@
+// The register as it lies in its file: what adapters there are, which of their forms are in the pool, and how often each
+// was used.
+//
+//   head | buckets of names | resident lists, one for each form | entries
+//
+// All processes of one user on one host map the file. The lock of the head protects everything but the words that are atomic.
+// A process may die anywhere:
+//
+// * in the lock: the next owner rebuilds from the entries what follows from them (names, lists, sums);
+// * between two locks, with an intent in an entry: the intent names the owner, whose death a lock on the file proves. The next
+//   process that meets it removes what the dead one left of that form from the pool.
+//
+// An entry is live when its `life` is odd. An entry is written before its life becomes odd, and life becomes even before
+// anything of it changes.
+#pragma once
+
+#include "maru/adapters.h"
+
+#include <atomic>
+#include <cstdint>
+#include <pthread.h>
+#include <type_traits>
+
+namespace maru::adapters {
+
+inline constexpr uint64_t kRegisterMagic = 0x31'72'65'74'73'69'67'72ull;
+inline constexpr uint32_t kRegisterVersion = 1;
+
+enum class Form : uint32_t { kHot = 0, kWarm = 1 };
+inline constexpr uint32_t kForms = 2;
+constexpr uint32_t index_of(Form form) { return uint32_t(form); }
+
+// What a process is doing with a form of an entry.
+enum class Doing : uint32_t { kNothing = 0, kMaking = 1, kRemoving = 2 };
+
+inline constexpr uint32_t kUseSlots = 8;    // periods that are remembered
+inline constexpr uint32_t kUsePeriods = 6;  // periods of a window
+
+struct EntryWord {
+  std::atomic<uint32_t> doing;  // enum Doing; processes wait on this word (futex)
+  uint32_t owner;               // whose doing; from the head's owners
+};
+
+struct Entry {
+  std::atomic<uint64_t> life;
+  uint64_t name_hash;
+  char name[MARU_ADAPTERS_NAME_BYTES_MAX + 1];
+  char folder[MARU_ADAPTERS_FOLDER_BYTES_MAX + 1];
+  uint64_t device, inode, file_bytes, modified_ns;  // of the file of weights
+  uint64_t headers_hash;
+  uint8_t checksum[16];
+  double alpha;
+  uint32_t rank, modules, element, next_free;
+  uint64_t form_bytes[kForms];  // of pages
+  uint32_t form_parts[kForms];
+  EntryWord words[kForms];
+  std::atomic<uint32_t> resident;  // bit 1 << form
+  uint32_t list_place[kForms];
+  uint32_t reserved0;
+  uint64_t since_ms[kForms];  // when the form came
+  std::atomic<uint64_t> last_use_ms;
+  std::atomic<uint64_t> uses[kUseSlots];  // period << 32 | uses in it
+};
+static_assert(sizeof(Entry) == 624 && std::is_standard_layout_v<Entry>);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+struct Counters {
+  std::atomic<uint64_t> acquires_hot, acquires_warm, acquires_cold, loads, loaded_bytes, promotions, demotions, evicted,
+      waits, refusals, repairs;
+};
+
+struct Rules {
+  uint32_t window_ms, hot_enter_uses, hot_leave_uses, warm_enter_uses, stay_ms, reserved0;
+  uint64_t adapters_max[kForms];
+  uint64_t bytes_max[kForms];
+};
+
+struct Head {
+  uint64_t magic;
+  uint32_t version;
+  std::atomic<uint32_t> ready;  // 1: all of the head and the lock are made
+  uint64_t file_bytes;
+  uint8_t pool_uuid[16];
+  uint64_t page_bytes, part_bytes;
+  uint32_t entries_max, buckets;
+  Rules rules;
+  char base_model[MARU_ADAPTERS_BASE_BYTES_MAX + 1];
+  pthread_mutex_t lock;  // robust, of all processes
+  std::atomic<uint32_t> owners_next;
+  uint32_t entries_used;  // entries ever live; those above have no memory yet
+  uint32_t entries_live;
+  uint32_t first_free;  // entry + 1; 0: none
+  uint32_t resident_count[kForms];
+  uint64_t resident_bytes[kForms];
+  Counters counters;
+};
+static_assert(sizeof(Head) <= 4096 && std::is_standard_layout_v<Head>);
+inline constexpr uint64_t kHeadBytes = 4096;
+
+}  // namespace maru::adapters

@@ -1,0 +1,155 @@
+#include "libmaru/adapters/weights.h"
+
+#include "libmaru/adapters/placement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace maru::adapters {
+namespace {
+
+// All exponent bits set: NaN or infinite. Without a branch in the loop, so that the compiler makes vectors of it.
+template <typename Bits>
+uint64_t find_exponent(const std::byte* weights, uint64_t count, Bits exponent) {
+  constexpr uint64_t kAtOnce = 4096;
+  for (uint64_t first = 0; first < count; first += kAtOnce) {
+    const uint64_t end = std::min(count, first + kAtOnce);
+    Bits found = 0;
+    for (uint64_t i = first; i < end; ++i) {
+      Bits bits;
+      std::memcpy(&bits, weights + i * sizeof(Bits), sizeof(Bits));
+      found |= Bits((bits & exponent) == exponent);
+    }
+    if (found == 0) continue;
+    for (uint64_t i = first; i < end; ++i) {
+      Bits bits;
+      std::memcpy(&bits, weights + i * sizeof(Bits), sizeof(Bits));
+      if ((bits & exponent) == exponent) return i;
+    }
+  }
+  return count;
+}
+
+// Rounds to the nearest integer, ties to even, without a call: adding 1.5 * 2^23 leaves the integer in the low bits.
+inline int8_t rounded(float value) {
+  constexpr float kMagic = 12'582'912.0f;
+  return int8_t(std::bit_cast<int32_t>(value + kMagic) - std::bit_cast<int32_t>(kMagic));
+}
+
+// The largest magnitude; and integers of weights times `inverse`. One pair of functions for each kind of processor, with
+// the same results bit for bit.
+struct Ways {
+  float (*largest)(const float* weights, uint64_t count);
+  void (*round)(const float* weights, uint64_t count, float inverse, int8_t* to);
+  void (*load)(const std::byte* row, Element element, uint64_t columns, float* to);
+};
+
+float largest_plain(const float* weights, uint64_t count) {
+  float most = 0;
+  for (uint64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(weights[i]));
+  return most;
+}
+void round_plain(const float* weights, uint64_t count, float inverse, int8_t* to) {
+  for (uint64_t i = 0; i < count; ++i) to[i] = rounded(std::clamp(weights[i] * inverse, -127.0f, 127.0f));
+}
+float scale_of(const std::byte* row, uint64_t columns) {
+  float scale;
+  std::memcpy(&scale, row + scale_offset(columns), sizeof(scale));
+  return scale;
+}
+void load_plain_from(const std::byte* row, Element element, uint64_t first, uint64_t columns, float* to) {
+  if (element == Element::kInt8) {
+    const float scale = scale_of(row, columns);
+    for (uint64_t i = first; i < columns; ++i) to[i] = float(int8_t(row[i])) * scale;
+    return;
+  }
+  for (uint64_t i = first; i < columns; ++i) to[i] = weight_at(row, element, i);
+}
+void load_plain(const std::byte* row, Element element, uint64_t columns, float* to) {
+  load_plain_from(row, element, 0, columns, to);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) float largest_avx2(const float* weights, uint64_t count) {
+  const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFF'FFFF));
+  __m256 most = _mm256_setzero_ps();
+  uint64_t i = 0;
+  for (; i + 8 <= count; i += 8) most = _mm256_max_ps(most, _mm256_and_ps(no_sign, _mm256_loadu_ps(weights + i)));
+  alignas(32) float lanes[8];
+  _mm256_store_ps(lanes, most);
+  float result = largest_plain(weights + i, count - i);
+  for (const float lane : lanes) result = std::max(result, lane);
+  return result;
+}
+__attribute__((target("avx2"))) void round_avx2(const float* weights, uint64_t count, float inverse, int8_t* to) {
+  const __m256 factor = _mm256_set1_ps(inverse), low = _mm256_set1_ps(-127.0f), high = _mm256_set1_ps(127.0f);
+  uint64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 scaled = _mm256_min_ps(high, _mm256_max_ps(low, _mm256_mul_ps(_mm256_loadu_ps(weights + i), factor)));
+    const __m256i integers = _mm256_cvtps_epi32(scaled);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(integers), _mm256_extracti128_si256(integers, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to + i), _mm_packs_epi16(words, words));
+  }
+  round_plain(weights + i, count - i, inverse, to + i);
+}
+__attribute__((target("avx2,f16c"))) void load_avx2(const std::byte* row, Element element, uint64_t columns,
+                                                    float* to) {
+  uint64_t i = 0;
+  if (element == Element::kFloat16) {
+    for (; i + 8 <= columns; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i))));
+  } else if (element == Element::kBfloat16) {
+    for (; i + 8 <= columns; i += 8) {
+      const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i)));
+      _mm256_storeu_ps(to + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
+    }
+  } else if (element == Element::kInt8) {
+    const __m256 scale = _mm256_set1_ps(scale_of(row, columns));
+    for (; i + 8 <= columns; i += 8) {
+      const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + i)));
+      _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_cvtepi32_ps(wide), scale));
+    }
+  }
+  load_plain_from(row, element, i, columns, to);
+}
+#endif
+
+Ways choose_ways() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return {largest_avx2, round_avx2, load_avx2};
+#endif
+  return {largest_plain, round_plain, load_plain};
+}
+const Ways& ways() {
+  static const Ways chosen = choose_ways();
+  return chosen;
+}
+
+}  // namespace
+
+uint64_t find_no_number(const std::byte* weights, Element element, uint64_t count) {
+  if (element == Element::kFloat32) return find_exponent<uint32_t>(weights, count, 0x7F80'0000u);
+  return find_exponent<uint16_t>(weights, count, element == Element::kFloat16 ? uint16_t(0x7C00) : uint16_t(0x7F80));
+}
+
+void load_floats(const std::byte* row, Element element, uint64_t columns, float* to) {
+  ways().load(row, element, columns, to);
+}
+
+void compress_row(const std::byte* row, Element element, uint64_t columns, std::vector<float>& scratch, std::byte* to) {
+  scratch.resize(columns);
+  load_floats(row, element, columns, scratch.data());
+  const float scale = ways().largest(scratch.data(), columns) / 127.0f;
+  // A row of zeros, or of weights too small for a scale, becomes zeros.
+  const float inverse = scale > 0x1p-120f ? 1.0f / scale : 0.0f;
+  ways().round(scratch.data(), columns, inverse, reinterpret_cast<int8_t*>(to));
+  const float stored = inverse == 0.0f ? 0.0f : scale;
+  std::memcpy(to + scale_offset(columns), &stored, sizeof(stored));
+}
+
+}  // namespace maru::adapters
