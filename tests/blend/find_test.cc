@@ -85,7 +85,8 @@ class FindSpans : public SpansTest {
     EXPECT_EQ(found->rejected(), 0u);
     std::set<maru_block> blocks;
     for (const maru_span& span : found->spans()) blocks.insert(span.block);
-    EXPECT_EQ(reader_.statistics().pins, blocks.size()) << "one slot for each block";
+    EXPECT_GE(reader_.statistics().pins, blocks.size());
+    EXPECT_LE(reader_.statistics().pins, found->spans().size()) << "spans of one block may share a slot";
     ASSERT_EQ(found->spans().size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
       const maru_span& span = found->spans()[i];
