@@ -45,8 +45,8 @@ enum maru_rope_pairing {
 /* How the frequencies differ from base^(-2 i / rotary_dim), which is that of pair i. */
 enum maru_rope_scaling {
   MARU_ROPE_PLAIN = 0,
-  MARU_ROPE_LINEAR = 1,  /* divided by `factor` */
-  MARU_ROPE_DYNAMIC = 2, /* "dynamic NTK" as vLLM has it, for all positions alike: the base is multiplied by
+  MARU_ROPE_LINEAR = 1,    /* divided by `factor` */
+  MARU_ROPE_DYNAMIC = 2,   /* "dynamic NTK" as vLLM has it, for all positions alike: the base is multiplied by
                             (factor^2 - factor + 1)^(d / (d - 2)), d the rotary dimension */
   MARU_ROPE_NTK_ALPHA = 3, /* the base is multiplied by factor^(d / (d - 2)) */
   MARU_ROPE_YARN = 4,      /* fast pairs stay, slow ones are divided by `factor`, with a ramp between */
@@ -55,7 +55,8 @@ enum maru_rope_scaling {
 };
 
 enum maru_rope_flags {
-  MARU_ROPE_YARN_EXACT_RANGE = 1u << 0 /* the ramp of yarn ends where it is computed, not at whole pairs ("truncate": false) */
+  MARU_ROPE_YARN_EXACT_RANGE =
+      1u << 0 /* the ramp of yarn ends where it is computed, not at whole pairs ("truncate": false) */
 };
 
 /* The rotary embedding of a model. Zero what the scaling does not need. */
@@ -93,7 +94,7 @@ enum maru_rope_dtype { MARU_ROPE_FLOAT16 = 1, MARU_ROPE_BFLOAT16 = 2, MARU_ROPE_
 typedef struct maru_rerotation {
   size_t size;
   const void *from;
-  void *to; /* the same as `from`, with the same strides, to turn in place; otherwise memory apart from it */
+  void *to;       /* the same as `from`, with the same strides, to turn in place; otherwise memory apart from it */
   uint32_t dtype; /* enum maru_rope_dtype */
   uint32_t reserved0;
   uint64_t layers, tokens, heads;

@@ -6,10 +6,10 @@
  * returns the chunks that occur in it, at whatever place. Their keys are those of the place where they were computed: turn
  * them with maru_rerotate() (maru/rope.h), and recompute a share of the tokens. The engine decides which share.
  *
- * A chunk is an ordinary block of the pool. Its name is a polynomial of its tokens modulo 2^61 - 1, and the base of the
- * polynomial is derived from the pool's secret, which never leaves the machine: no prompt can aim at a collision. Its metadata
- * holds the tokens, which each lookup compares. So a collision is a miss, and never another text. A process that is attached to the pool can compute
- * the base; but such a process may store any bytes under any key anyway.
+ * A chunk is an ordinary block of the pool. Its name is a polynomial of its tokens modulo 2^61 - 1. The base of the polynomial
+ * is derived from the pool's secret, so no prompt can aim at a collision. The block's metadata holds the tokens, which each
+ * lookup compares: a collision is a miss, and never another text. A process that is attached to the pool can compute the base,
+ * but such a process may store any bytes under any key anyway.
  *
  * Results, sizes of structures, threads, blocking and fork() are as in maru/maru.h. Any thread may use one maru_spans, because
  * it does not change. Each function allocates memory, and may return -ENOMEM.
@@ -29,8 +29,8 @@ extern "C" {
 #define MARU_BLEND_PUBLIC
 #endif
 
-#define MARU_SPAN_WINDOW_MAX 16128u    /* tokens of a chunk: they fit into the metadata of a block, with the note */
-#define MARU_SPAN_NOTE_BYTES_MAX 256u  /* bytes of the caller beside a chunk */
+#define MARU_SPAN_WINDOW_MAX 16128u   /* tokens of a chunk: they fit into the metadata of a block, with the note */
+#define MARU_SPAN_NOTE_BYTES_MAX 256u /* bytes of the caller beside a chunk */
 #define MARU_SPAN_SPACE_BYTES_MAX 4096u
 #define MARU_SPAN_OCCUPANTS_MAX 8u
 #define MARU_SPAN_BLOCKS_MAX 4096u /* of a chain that one chunk names */
@@ -97,10 +97,10 @@ MARU_BLEND_PUBLIC int maru_store_span_copy(maru_spans *spans, const maru_span_ch
  *   blocks         how many blocks hold the chunk: `deepest` and blocks - 1 above it. 1 to MARU_SPAN_BLOCKS_MAX
  *   ret_block      may be NULL: the block that has these tokens
  * A block with a name has a child: maru_delete() of it answers -ENOTEMPTY until maru_forget_span().
- * Returns as maru_store_span(). Errors: of maru_alloc() and maru_store(), where -ENOLINK says that `deepest` is gone; -EEXIST as
- * above; -EINVAL also: the chain is shorter than `blocks`, or of another tenant. */
-MARU_BLEND_PUBLIC int maru_name_span(maru_spans *spans, const maru_span_chunk *chunk, maru_block deepest, uint32_t blocks,
-                                     maru_block *ret_block);
+ * Returns as maru_store_span(). Errors: of maru_alloc() and maru_store(), where -ENOLINK says that `deepest` is gone; -EEXIST
+ * as above; -EINVAL also: the chain is shorter than `blocks`, or of another tenant. */
+MARU_BLEND_PUBLIC int maru_name_span(maru_spans *spans, const maru_span_chunk *chunk, maru_block deepest,
+                                     uint32_t blocks, maru_block *ret_block);
 
 /* Deletes what has these tokens: names, and chunks that were stored with their bytes. Blocks that a name refers to stay.
  * Returns how many blocks it deleted. Errors: -EROFS the client only reads; -ESHUTDOWN; -EINVAL. */
@@ -128,8 +128,9 @@ typedef struct maru_span {
 } maru_span;
 
 enum maru_find_spans_flags {
-  MARU_FIND_SEGMENTS = 1u << 0,  /* also look for prefix keys behind the end of the prefix */
-  MARU_FIND_SKIP_FIRST = 1u << 1 /* leave out chunks computed at position 0: their first tokens draw attention that they do
+  MARU_FIND_SEGMENTS = 1u << 0, /* also look for prefix keys behind the end of the prefix */
+  MARU_FIND_SKIP_FIRST =
+      1u << 1 /* leave out chunks computed at position 0: their first tokens draw attention that they do
                                     not draw elsewhere */
 };
 
@@ -168,8 +169,8 @@ typedef struct maru_found_spans {
 MARU_BLEND_PUBLIC int maru_find_spans(maru_spans *spans, const uint32_t *tokens, size_t n,
                                       const maru_find_spans_options *options, maru_found_spans *ret_found);
 
-/* Ends all pins of a result, and empties it. Its views and notes must not be read any more. A result that is empty already may be
- * released again. Errors: -EINVAL. */
+/* Ends all pins of a result, and empties it. Its views and notes must not be read any more. A result that is empty already may
+ * be released again. Errors: -EINVAL. */
 MARU_BLEND_PUBLIC int maru_release_spans(maru_spans *spans, maru_found_spans *found);
 
 #ifdef __cplusplus

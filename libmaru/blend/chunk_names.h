@@ -34,9 +34,7 @@ class ChunkNames {
 
   // Each occupant of a content has a key of its own, which the tokens alone decide, too.
   uint64_t space_word(uint32_t occupant) const { return space_word_ + occupant * 0x9E37'79B9'7F4A'7C15; }
-  NameBytes name(const uint32_t* tokens, uint32_t occupant) const {
-    return {hash_.of(tokens), space_word(occupant)};
-  }
+  NameBytes name(const uint32_t* tokens, uint32_t occupant) const { return {hash_.of(tokens), space_word(occupant)}; }
   maru_key key(const NameBytes& name) const { return {&name, sizeof(name), MARU_KEY_DIGEST128, tenant_}; }
 
   RecordHeader header(uint64_t position, uint32_t chain_blocks, uint32_t note_bytes) const {

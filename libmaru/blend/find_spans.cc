@@ -135,7 +135,8 @@ class Search {
   // -- moved chunks --------------------------------------------------------------------------------------------------
 
   bool is_full() const {
-    return options_.spans_max != 0 && options_.tokens_min <= spans_.names.window() && held_.size() >= options_.spans_max;
+    return options_.spans_max != 0 && options_.tokens_min <= spans_.names.window() &&
+           held_.size() >= options_.spans_max;
   }
 
   // Of windows inside of [begin, end).
@@ -225,8 +226,17 @@ class Search {
       return status;
     }
     const uint64_t window = spans_.names.window(), position = nearest->header.position;
-    held.span = {position, position + window, start, start + window, views[chosen].block, nullptr, 0, MARU_SPAN_MOVED,
-                 nearest->note, nearest->header.note_bytes, 0};
+    held.span = {position,
+                 position + window,
+                 start,
+                 start + window,
+                 views[chosen].block,
+                 nullptr,
+                 0,
+                 MARU_SPAN_MOVED,
+                 nearest->note,
+                 nearest->header.note_bytes,
+                 0};
     held_.push_back(std::move(held));
     held_.back().pin = views.take(chosen);
     return 0;
@@ -301,8 +311,7 @@ int find_spans(const maru_spans& spans, std::span<const uint32_t> tokens, const 
                maru_found_spans* ret_found) {
   maru_found_spans found = {};
   if (options.prefix_keys_count != 0) {
-    const int status =
-        maru_match_prefix(spans.client, options.prefix_keys, options.prefix_keys_count, &found.prefix);
+    const int status = maru_match_prefix(spans.client, options.prefix_keys, options.prefix_keys_count, &found.prefix);
     if (status < 0) return status;
     found.prefix_tokens = found.prefix.blocks * options.prefix_key_tokens;
   }

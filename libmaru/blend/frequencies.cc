@@ -65,7 +65,8 @@ int check_scaling(const maru_rope& rope, maru_rope_reason* reason) {
     return refuse(reason, EINVAL, "factor is %g, expected a number above 0", rope.factor);
   const bool changes_base = rope.scaling == MARU_ROPE_DYNAMIC || rope.scaling == MARU_ROPE_NTK_ALPHA;
   if (changes_base && rotary_dim_of(rope) < 4)
-    return refuse(reason, EINVAL, "the rotary dimension is %u, expected at least 4 for this scaling", rotary_dim_of(rope));
+    return refuse(reason, EINVAL, "the rotary dimension is %u, expected at least 4 for this scaling",
+                  rotary_dim_of(rope));
   const bool by_length = rope.scaling == MARU_ROPE_YARN || rope.scaling == MARU_ROPE_LLAMA3;
   if (by_length && !is_positive(rope.original_positions))
     return refuse(reason, EINVAL, "original_positions is %g, expected a number above 0", rope.original_positions);

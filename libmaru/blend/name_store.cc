@@ -123,7 +123,8 @@ auto store_of(maru_client* client, const maru_buffer& buffer) {
   };
 }
 
-int store_span(const maru_spans& spans, const maru_span_chunk& chunk, const maru_buffer& buffer, maru_block* ret_block) {
+int store_span(const maru_spans& spans, const maru_span_chunk& chunk, const maru_buffer& buffer,
+               maru_block* ret_block) {
   maru_block block = 0;
   const int status = store_under_name(spans, chunk, 0, 0, store_of(spans.client, buffer), &block);
   if (status < 0) return status;

@@ -27,8 +27,10 @@ Strides strides_to(const maru_rerotation& keys) {
 // Whether the address of the last byte can be computed.
 bool fits(const maru_rerotation& keys, const void* base, const Strides& strides, uint64_t head_bytes) {
   uint64_t end = reinterpret_cast<uintptr_t>(base);
-  const uint64_t steps[][2] = {{keys.layers - 1, strides.layer}, {keys.tokens - 1, strides.token},
-                               {keys.heads - 1, strides.head}, {1, head_bytes}};
+  const uint64_t steps[][2] = {{keys.layers - 1, strides.layer},
+                               {keys.tokens - 1, strides.token},
+                               {keys.heads - 1, strides.head},
+                               {1, head_bytes}};
   for (const auto& [count, stride] : steps) {
     uint64_t reach = 0;
     if (__builtin_mul_overflow(count, stride, &reach) || __builtin_add_overflow(end, reach, &end)) return false;

@@ -59,7 +59,8 @@ struct Bfloat16 {
 }  // namespace
 
 TurnWay avx2_turn_way(uint32_t dtype) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) return nullptr;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+    return nullptr;
   switch (dtype) {
     case MARU_ROPE_FLOAT16: return turn_rows<Float16>;
     case MARU_ROPE_BFLOAT16: return turn_rows<Bfloat16>;

@@ -5,7 +5,7 @@
 //   Dtype::load, Dtype::store, Dtype::kBytes   of all numbers of a vector
 //   load_floats, multiplied, fused_add, fused_subtract, swapped_neighbours
 //
-// and then includes this file inside of a namespace. What is left of a row after whole vectors goes through a copy that is padded.
+// and then includes this file inside of a namespace. What is left of a row after whole vectors goes through a padded copy.
 
 template <typename Dtype>
 MARU_TURN inline void turn_halves(const std::byte* from_a, const std::byte* from_b, std::byte* to_a, std::byte* to_b,

@@ -44,8 +44,8 @@ int WindowScan::find(size_t begin, size_t end, std::vector<size_t>* ret_starts) 
   const size_t first = (step_ - begin % step_) % step_;
   if (first >= count) return 0;
   const size_t asked = (count - first - 1) / step_ + 1;
-  const maru_key_rows rows = {rows_.get() + first, sizeof(NameBytes) * step_, nullptr, sizeof(NameBytes),
-                              MARU_KEY_DIGEST128, spans_.names.tenant()};
+  const maru_key_rows rows = {rows_.get() + first, sizeof(NameBytes) * step_, nullptr,
+                              sizeof(NameBytes),   MARU_KEY_DIGEST128,        spans_.names.tenant()};
   const int found = maru_exists_rows(spans_.client, &rows, asked, present_.get());
   if (found < 0) return found;
   const uint8_t* const present_end = present_.get() + asked;

@@ -1,7 +1,7 @@
 // Which windows of a prompt the pool has a key for: all of them hashed, side by side in four lanes, and asked for in batches.
 //
 // A hash depends on the one before it by a multiplication and a reduction, some ten cycles. Four stretches of a batch are
-// hashed at once, so that the processor is never idle. Each begins with a hash from nothing, which costs a multiplication a token.
+// hashed at once, so that the processor is never idle. Each begins with a hash from nothing, a multiplication for each token.
 #pragma once
 
 #include "libmaru/blend/chunk_names.h"

@@ -1,8 +1,8 @@
 """The operations of LMCache's blend server, over a pool: same names, arguments and results, in this process.
 
 The pool holds what that server keeps in a table of its own: all processes see it, tenants and models are apart, each match is
-verified by its tokens, and a restart loses nothing. KV caches are NumPy arrays in place of device memory, so that the handles of
-events, which are passed through, mean nothing here.
+verified by its tokens, and a restart loses nothing. KV caches are NumPy arrays in place of device memory, so the handles of
+events mean nothing here, and are passed through.
 """
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class _Instance:
     def space(self) -> str:
         """What a payload is: chunks of other models, ranks or shapes never meet."""
         _, _, heads, head_dim = self.shape
-        return (f"blend 1, {self.model_name}, {self.world_size} ranks, {len(self.kv_caches)} layers, {heads} heads of {head_dim}, "
-                f"{self.kv_caches[0].dtype}")
+        return (f"blend 1, {self.model_name}, {self.world_size} ranks, {len(self.kv_caches)} layers, {heads} heads of"
+                f" {head_dim}, {self.kv_caches[0].dtype}")
 
 
 class Operations:
@@ -117,9 +117,10 @@ class Operations:
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
-    def cb_store_pre_computed(self, key: Any, offset: int, instance_id: int, event_ipc_handle: bytes = b"") -> tuple[bytes, bool]:
+    def cb_store_pre_computed(self, key: Any, offset: int, instance_id: int,
+                              event_ipc_handle: bytes = b"") -> tuple[bytes, bool]:
         """Stores the full chunks of a text that was computed alone, from token `offset` of the engine's KV cache on. Returns
-        (event, whether all of them are in the pool)."""
+        (event, True)."""
         instance = self._instance(instance_id)
         spans = self._spans_of(instance, key)
         for start, tokens in self._chunks(key.token_ids):
@@ -127,14 +128,15 @@ class Operations:
         return event_ipc_handle, True
 
     def cb_store_final(self, key: Any, offset: int, instance_id: int, event_ipc_handle: bytes = b"") -> tuple[bytes, bool]:
-        """Stores a whole sequence under the keys of its prefix, and gives each of its chunks a second name, so that the bytes are
-        in the pool once."""
+        """Stores a whole sequence under the keys of its prefix, and gives each chunk a second name. The bytes are in the pool
+        once."""
         instance = self._instance(instance_id)
         spans = self._spans_of(instance, key)
         chunks = list(self._chunks(key.token_ids))
         parent: Optional[int] = None
         for (start, tokens), prefix_key in zip(chunks, self._prefix_keys(instance, key)):
-            stored = self._client.store_copy(prefix_key, self._payload(instance, offset + start), parent=parent, tenant=spans.tenant)
+            stored = self._client.store_copy(prefix_key, self._payload(instance, offset + start), parent=parent,
+                                             tenant=spans.tenant)
             parent = stored.block
             if not (start == 0 and self._skip_first):
                 spans.name(tokens, start, parent)
@@ -173,7 +175,7 @@ class Operations:
         tokens = numpy.asarray(key.token_ids, dtype=numpy.uint32)
         complete = True
         for item in ranges:
-            match = item if isinstance(item, MatchResult) else MatchResult(-1, -1, *item, hash=b"")
+            match = item if isinstance(item, MatchResult) else MatchResult(-1, -1, item[0], item[1], b"")
             if not 0 <= match.cur_st < match.cur_ed <= len(tokens):
                 raise InvalidArgumentError(f"A range is {match.cur_st} to {match.cur_ed}, of {len(tokens)} tokens.")
             if len(match.hash) == _PREFIX_KEY_BYTES:
@@ -209,7 +211,8 @@ class Operations:
         with self._lock:
             instance = self._instances.get(instance_id)
         if instance is None:
-            raise InvalidArgumentError(f"No KV cache is registered for instance {instance_id}: call cb_register_kv_cache before.")
+            raise InvalidArgumentError(f"No KV cache is registered for instance {instance_id}: call cb_register_kv_cache"
+                                       " before.")
         return instance
 
     def _instance_of(self, key: Any) -> _Instance:

@@ -10,7 +10,8 @@ from typing import Any, Iterator, Optional, Sequence, Union
 from ._maru import Client, View
 from .errors import InvalidArgumentError, shown
 
-_SEGMENTS, _SKIP_FIRST = 1, 2
+_SEGMENT = 1  # a kind
+_SEGMENTS, _SKIP_FIRST = 1, 2  # flags
 
 
 def packed(tokens: Any) -> Any:
@@ -49,7 +50,8 @@ class Found(Sequence[Span]):
 
     def __init__(self, found: tuple[int, list[View], int, list[tuple[Any, ...]], int]) -> None:
         self.prefix_tokens, self.prefix_views, self.deepest, spans, self.rejected = found
-        self._spans = [Span(*span[:4], span[4] == 1, *span[5:]) for span in spans]
+        self._spans = [Span(old_start, old_end, new_start, new_end, kind == _SEGMENT, block, note, views)
+                       for old_start, old_end, new_start, new_end, kind, block, note, views in spans]
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -99,14 +101,15 @@ class Spans:
         self.window = window
         self.tenant: int = self._native.tenant
 
-    def store(self, tokens: Any, position: int, data: Any, *, note: bytes = b"", ttl_ms: int = 0, priority: int = 0) -> bool:
+    def store(self, tokens: Any, position: int, data: Any, *, note: bytes = b"", ttl_ms: int = 0,
+              priority: int = 0) -> bool:
         """Stores a chunk with its bytes. False: these tokens were there already."""
         return self._native.store(packed(tokens), position, data, note, ttl_ms, priority)
 
     def name(self, tokens: Any, position: int, deepest: int, blocks: int = 1, *, note: bytes = b"", ttl_ms: int = 0,
              priority: int = 0) -> bool:
-        """Gives a second name to a chunk whose bytes are in the pool already: in the block `deepest` and the blocks - 1 above it.
-        False: these tokens were there already."""
+        """Gives a second name to a chunk whose bytes are in the pool already: in the block `deepest` and the blocks - 1 above
+        it. False: these tokens were there already."""
         return self._native.name(packed(tokens), position, deepest, blocks, note, ttl_ms, priority)
 
     def forget(self, tokens: Any) -> int:
@@ -117,4 +120,5 @@ class Spans:
              skip_first: bool = False, first: int = 0, step: int = 1, tokens_min: int = 0, spans_max: int = 0) -> Found:
         """The prefix, and the chunks behind it. maru_find_spans_options in maru/spans.h explains each argument."""
         flags = (_SEGMENTS if segments else 0) | (_SKIP_FIRST if skip_first else 0)
-        return Found(self._native.find(packed(tokens), prefix_keys, prefix_key_tokens, first, step, tokens_min, spans_max, flags))
+        return Found(self._native.find(packed(tokens), prefix_keys, prefix_key_tokens, first, step, tokens_min, spans_max,
+                                       flags))

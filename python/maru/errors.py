@@ -285,10 +285,15 @@ _STORE_COPY: _Errors = {
 # Where the same number asks for something else.
 _SPAN = {
     **_STORE_COPY,
-    _errno.EEXIST: (MaruError, "another text has this name, which happens by intent alone: leave the chunk without one, or open the"
-                    " spans with more occupants"),
-    _errno.EINVAL: (InvalidArgumentError, "the chunk has no tokens or data, or `deepest` is no chain of so many blocks of the"
-                    " spans' tenant"),
+    _errno.EEXIST: (
+        MaruError,
+        "another text has this name, which happens by intent alone: leave the chunk without one, or open the spans with more"
+        " occupants",
+    ),
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "the chunk has no tokens or data, or `deepest` is no chain of so many blocks of the spans' tenant",
+    ),
 }
 
 _OF_CALL: dict[str, _Errors] = {

@@ -96,7 +96,7 @@ class Rope:
         scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
         fields: dict[str, Any] = {
-            "head_dim": head_dim, "base": float(scaling.get("rope_theta") or config.get("rope_theta", 10_000.0)),
+            "head_dim": head_dim, "base": float(scaling.get("rope_theta") or config.get("rope_theta") or 10_000.0),
             "rotary_dim": int(head_dim * (scaling.get("partial_rotary_factor") or config.get("partial_rotary_factor", 1.0))),
             "pairing": pairing}
         original = scaling.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
@@ -121,7 +121,7 @@ class Rope:
 
     def frequencies(self) -> list[float]:
         """Of each pair, in radians a position."""
-        return _asked(self._native.frequencies)  # type: ignore[attr-defined, no-any-return]
+        return _asked(self._native.frequencies)  # type: ignore[attr-defined]
 
 
 def _plain_array(keys: Any, dtype: Optional[str]) -> tuple[Any, str]:
@@ -145,7 +145,12 @@ def _plain_array(keys: Any, dtype: Optional[str]) -> tuple[Any, str]:
 
 def _with_layers(keys: Any) -> Any:
     """Four axes, of three where there is one layer."""
-    return keys if keys.ndim == 4 else keys[None] if not isinstance(keys, memoryview) else _refuse("A memoryview needs four axes.")
+    if keys.ndim == 4:
+        return keys
+    if isinstance(keys, memoryview):
+        _refuse("A memoryview of keys needs four axes: layer, token, head, element.")
+    with_layers: Any = keys[None]
+    return with_layers
 
 
 def _position(value: Any, name: str) -> int:
@@ -176,8 +181,9 @@ def rerotate(keys: Any, old: int, new: int, rope: Rope, out: Any = None, dtype: 
         if target_name != name:
             _refuse(f"out has the type {target_name}, expected that of the keys, {name}.")
         target = _with_layers(target)
+    native: _rope.Rope = rope._native  # type: ignore[attr-defined]
     try:
-        _asked(lambda: rope._native.rerotate(source, target, DTYPES[name], old, new))  # type: ignore[attr-defined]
+        _asked(lambda: native.rerotate(source, target, DTYPES[name], old, new))
     except (BufferError, ValueError) as error:
         _refuse(f"The keys, or out, show no memory that may be written: {error}.")
     return keys if out is None else out

@@ -97,7 +97,8 @@ def test_the_prefix_comes_first_and_segments_follow(client, spans, reading, key)
 
 def test_occupants_and_the_nearest_one(client, other, key):
     spans = blend.Spans(client, key, WINDOW, occupants=2)
-    assert spans.store(chunk_of(1), 1000, b"far") and spans.store(chunk_of(1), 10, b"near") and not spans.store(chunk_of(1), 5, b"third")
+    assert spans.store(chunk_of(1), 1000, b"far") and spans.store(chunk_of(1), 10, b"near")
+    assert not spans.store(chunk_of(1), 5, b"third")
     with blend.Spans(other, key, WINDOW, occupants=2).find([0, *chunk_of(1)]) as found:
         assert bytes(found[0].views[0].data) == b"near"
 
@@ -136,8 +137,9 @@ ROPE = blend.Rope(head_dim=HEAD_DIM)
 
 
 def computed(tokens, at):
-    """Keys and values as a model without attention between tokens would have them: of the token, the keys turned to their place."""
-    raw = numpy.stack([numpy.random.default_rng(token).standard_normal((LAYERS, 2, HEADS, HEAD_DIM)) for token in tokens], axis=2)
+    """Keys and values as a model without attention between tokens would have them: of the token, keys turned to their place."""
+    raw = numpy.stack([numpy.random.default_rng(token).standard_normal((LAYERS, 2, HEADS, HEAD_DIM)) for token in tokens],
+                      axis=2)
     keys = numpy.ascontiguousarray(raw[:, 0]).astype(numpy.float32)
     for index in range(len(tokens)):
         blend.rerotate(keys[:, index:index + 1], 0, at + index, ROPE)
@@ -252,7 +254,10 @@ def test_random_prompts_equal_a_slow_search(spans, reading):
         assert spans.store(tokens, position, bytes(tokens)) == (tokens not in stored)
         stored.setdefault(tokens, position)
     for _ in range(50):
-        prompt = [token for _ in range(5) for token in (*rng.choice(list(stored)), *(rng.randrange(4) for _ in range(rng.randrange(9))))]
+        prompt = []
+        for _ in range(5):
+            prompt += rng.choice(list(stored))
+            prompt += [rng.randrange(4) for _ in range(rng.randrange(9))]
         expected, at = [], 0
         while at + WINDOW <= len(prompt):
             position = stored.get(tuple(prompt[at:at + WINDOW]))

@@ -81,7 +81,8 @@ def test_positions_are_whole_numbers_in_their_range():
 
 
 @pytest.mark.parametrize("fields, words", [
-    ({"head_dim": 5}, "even"), ({"head_dim": 4, "pairing": "other"}, "neox, gptj"), ({"head_dim": 4, "scaling": "x"}, "longrope"),
+    ({"head_dim": 5}, "even"), ({"head_dim": 4, "pairing": "other"}, "neox, gptj"),
+    ({"head_dim": 4, "scaling": "x"}, "longrope"),
     ({"head_dim": 4, "base": 0}, "base"), ({"head_dim": "4"}, "field"), ({"head_dim": 4, "scaling": "longrope"}, "factors"),
     ({"head_dim": 4, "scaling": "longrope", "factors": [1, 2, 3]}, "expected 2"),
 ])

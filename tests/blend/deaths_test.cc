@@ -1,4 +1,4 @@
-// A client is killed before and after each of its steps. Whatever is left is a chunk with its name or none, and nothing is held.
+// A client is killed before and after each of its steps. What is left is a chunk with its name or without, and nothing is held.
 #include "tests/blend/deaths.h"
 
 #include "tests/blend/spans_fixture.h"
@@ -56,7 +56,8 @@ class Deaths : public SpansTest {
       const auto ended = child.wait();
       ASSERT_TRUE(ended);
       SCOPED_TRACE(action + " killed at step " + std::to_string(step));
-      EXPECT_TRUE(wait_until([&] { return map_.count_pins() == 0 && map_.count_pages()[format::PageState::kReserved] == 0; }));
+      EXPECT_TRUE(
+          wait_until([&] { return map_.count_pins() == 0 && map_.count_pages()[format::PageState::kReserved] == 0; }));
       after();
       if (!ended->by_signal) {
         EXPECT_EQ(ended->code, 0);
@@ -101,12 +102,14 @@ class Deaths : public SpansTest {
 TEST_F(Deaths, WhoeverStoresLeavesAChunkWithItsNameOrWithout) {
   leave_alone();
   size_t least = 3, most = 0;
-  at_every_step("store", [] {}, [&] {
-    const size_t spans = expect_right_spans();
-    least = std::min(least, spans);
-    most = std::max(most, spans);
-    clear();
-  });
+  at_every_step(
+      "store", [] {},
+      [&] {
+        const size_t spans = expect_right_spans();
+        least = std::min(least, spans);
+        most = std::max(most, spans);
+        clear();
+      });
   EXPECT_EQ(least, 0u);
   EXPECT_EQ(most, 3u) << "twice the chain, and the chunk between";
   expect_baseline(marud_, map_);

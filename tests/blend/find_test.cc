@@ -147,7 +147,8 @@ TEST_F(FindSpans, ALongPromptIsScannedInBatchesWithoutAGapBetween) {
 TEST_F(FindSpans, ThePrefixComesFirstThenSegmentsAndThenWhatMoved) {
   constexpr uint32_t kWindow = 16;
   const Spans writing = open_spans(client_, kWindow), spans = open_spans(reader_, kWindow);
-  const Tokens moved = tokens_from(5000, kWindow), prompt = joined({tokens_from(0, 5 * kWindow), moved, tokens_from(900, 3)});
+  const Tokens moved = tokens_from(5000, kWindow),
+               prompt = joined({tokens_from(0, 5 * kWindow), moved, tokens_from(900, 3)});
   ASSERT_TRUE(*writing.store_copy(moved, 160, bytes_of("moved")));
   // Of the prompt's blocks 0, 1 and 3 are there under keys that need not know of each other.
   const std::string names[5] = {"p0", "p1", "p2", "p3", "p4"};
@@ -186,8 +187,7 @@ TEST_F(FindSpans, WithoutAPinSlotLeftNothingIsHeld) {
   const uint32_t pins = reader_.geometry().pins_max;
   const Spans writing = open_spans(client_, 1), spans = open_spans(reader_, 1);
   const Tokens prompt = tokens_from(0, 4 * pins);
-  for (const uint32_t& token : prompt)
-    ASSERT_TRUE(writing.store_copy({&token, 1}, 0, bytes_of("x")).ok());
+  for (const uint32_t& token : prompt) ASSERT_TRUE(writing.store_copy({&token, 1}, 0, bytes_of("x")).ok());
   EXPECT_EQ(spans.find(prompt).error(), ENOBUFS);
   EXPECT_EQ(reader_.statistics().pins, 0u);
   maru_find_spans_options options = Spans::find_options();

@@ -245,7 +245,8 @@ TEST_F(SecondNames, BadInputIsRefusedAndHoldsNothing) {
   EXPECT_EQ(Spans::open(client_, "m", MARU_SPAN_WINDOW_MAX + 1).error(), EINVAL);
   EXPECT_EQ(Spans::open(client_, "m", 16, 0, MARU_SPAN_OCCUPANTS_MAX + 1).error(), EINVAL);
   EXPECT_EQ(Spans::open(nullptr, "m", 16).error(), EINVAL);
-  EXPECT_EQ(writing_.store_copy(chunk_, 0, bytes_of("x"), std::string(MARU_SPAN_NOTE_BYTES_MAX + 1, 'n')).error(), EINVAL);
+  EXPECT_EQ(writing_.store_copy(chunk_, 0, bytes_of("x"), std::string(MARU_SPAN_NOTE_BYTES_MAX + 1, 'n')).error(),
+            EINVAL);
   const maru_key key = key_of("k");
   maru_find_spans_options options = Spans::find_options();
   options.prefix_keys = &key;

@@ -1,7 +1,7 @@
 // Keys that were moved equal the rotation in extended precision within the bound that rope.h states, in every way that this
 // processor has.
-#include "libmaru/blend/half.h"
 #include "libmaru/blend/rerotate.h"
+#include "libmaru/blend/half.h"
 #include "maru/rope.h"
 #include "tests/support/random.h"
 
@@ -102,14 +102,15 @@ void expect_turned(const maru_rope& rope, const Keys& keys, const std::vector<st
     const uint64_t h = head % c.heads, t = head / c.heads % c.tokens, l = head / c.heads / c.tokens;
     const std::byte* const from =
         before.data() + element + l * c.from_layer_stride + t * c.from_token_stride + h * c.from_head_stride;
-    const auto* const to = static_cast<const std::byte*>(c.to) + l * c.to_layer_stride + t * c.to_token_stride +
-                           h * c.to_head_stride;
+    const auto* const to =
+        static_cast<const std::byte*>(c.to) + l * c.to_layer_stride + t * c.to_token_stride + h * c.to_head_stride;
     for (uint32_t pair = 0; pair < rotary / 2; ++pair) {
       const uint32_t first = rope.pairing == MARU_ROPE_NEOX ? pair : 2 * pair;
       const uint32_t second = rope.pairing == MARU_ROPE_NEOX ? pair + rotary / 2 : first + 1;
       const Long x = read(from + first * element, c.dtype), y = read(from + second * element, c.dtype);
       const Long angle = (Long(c.new_position) - Long(c.old_position)) * Long(frequencies[pair]);
-      const Long exact_x = x * std::cos(angle) - y * std::sin(angle), exact_y = x * std::sin(angle) + y * std::cos(angle);
+      const Long exact_x = x * std::cos(angle) - y * std::sin(angle),
+                 exact_y = x * std::sin(angle) + y * std::cos(angle);
       const Long length = std::hypot(x, y);
       ASSERT_LE(std::fabs(Long(read(to + first * element, c.dtype)) - exact_x), bound(c.dtype, exact_x, length))
           << "pair " << pair << ": " << double(exact_x) << " of length " << double(length);
@@ -125,18 +126,16 @@ class Rerotate : public ::testing::TestWithParam<Way> {
  protected:
   Rerotate() : seed_(fresh_seed()), random_(seed_) {}
   void SetUp() override {
-    if (blend::turn_way(GetParam(), MARU_ROPE_FLOAT16) == nullptr) GTEST_SKIP() << "this processor lacks the instructions";
+    if (blend::turn_way(GetParam(), MARU_ROPE_FLOAT16) == nullptr)
+      GTEST_SKIP() << "this processor lacks the instructions";
     std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed_));
   }
   uint64_t seed_;
   Random random_;
 };
-INSTANTIATE_TEST_SUITE_P(Ways, Rerotate, ::testing::Values(Way::kPlain, Way::kAvx2, Way::kAvx512),
-                         [](const auto& way) {
-                           return std::string(way.param == Way::kPlain  ? "Plain"
-                                              : way.param == Way::kAvx2 ? "Avx2"
-                                                                         : "Avx512");
-                         });
+INSTANTIATE_TEST_SUITE_P(Ways, Rerotate, ::testing::Values(Way::kPlain, Way::kAvx2, Way::kAvx512), [](const auto& way) {
+  return std::string(way.param == Way::kPlain ? "Plain" : way.param == Way::kAvx2 ? "Avx2" : "Avx512");
+});
 
 TEST_P(Rerotate, EqualsTheRotationWithinTheBound) {
   const uint32_t shapes[][2] = {{128, 0}, {64, 0}, {80, 32}, {96, 96}, {6, 2}, {256, 64}, {34, 34}, {24, 20}};
@@ -169,7 +168,8 @@ TEST_P(Rerotate, WritesNothingBetweenTheHeads) {
       for (uint64_t t = 0; t < keys.c.tokens; ++t)
         for (uint64_t h = 0; h < keys.c.heads; ++h)
           for (size_t i = 0; i < 8 * element; ++i)
-            written[element + l * keys.c.to_layer_stride + t * keys.c.to_token_stride + h * keys.c.to_head_stride + i] = true;
+            written[element + l * keys.c.to_layer_stride + t * keys.c.to_token_stride + h * keys.c.to_head_stride + i] =
+                true;
     for (size_t i = 0; i < written.size(); ++i) {
       if (written[i]) continue;
       ASSERT_EQ(keys.target[i], std::byte{0x5A}) << i;
@@ -331,8 +331,7 @@ TEST(Frequencies, BadFieldsAreRefusedInASentence) {
   };
   EXPECT_EQ(refusal([](auto& r) { r.rotary_dim = 130; }),
             "the rotary dimension is 130 of 128 elements, expected an even number up to these");
-  EXPECT_EQ(refusal([](auto& r) { r.pairing = 0; }),
-            "pairing is 0, expected MARU_ROPE_NEOX (1) or MARU_ROPE_GPTJ (2)");
+  EXPECT_EQ(refusal([](auto& r) { r.pairing = 0; }), "pairing is 0, expected MARU_ROPE_NEOX (1) or MARU_ROPE_GPTJ (2)");
   EXPECT_NE(refusal([](auto& r) { r.base = NAN; }), "");
   EXPECT_NE(refusal([](auto& r) { r.scaling = 7; }), "");
   EXPECT_NE(refusal([](auto& r) { r.scaling = MARU_ROPE_LINEAR; }), "");

@@ -22,14 +22,14 @@ void die_at_step(uint64_t number) {
 
 }  // namespace maru::test
 
-#define MARU_STEP(name, parameters, arguments)   \
-  extern "C" int __real_##name parameters;       \
-  extern "C" int __wrap_##name parameters;       \
-  extern "C" int __wrap_##name parameters {      \
-    maru::test::count_step();                    \
-    const int status = __real_##name arguments;  \
-    maru::test::count_step();                    \
-    return status;                               \
+#define MARU_STEP(name, parameters, arguments)  \
+  extern "C" int __real_##name parameters;      \
+  extern "C" int __wrap_##name parameters;      \
+  extern "C" int __wrap_##name parameters {     \
+    maru::test::count_step();                   \
+    const int status = __real_##name arguments; \
+    maru::test::count_step();                   \
+    return status;                              \
   }
 
 MARU_STEP(maru_alloc_with_metadata, (maru_client * c, uint64_t bytes, uint32_t more, size_t n, maru_buffer* ret),

@@ -232,7 +232,8 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_spans(module);
   maru_python::define_client(module);
   maru_python::define_finder(module);
-  for (const char* name : {"Buffer", "Match", "Spans", "Client"}) maru_python::check_memory_of_objects(module.attr(name));
+  for (const char* name : {"Buffer", "Match", "Spans", "Client"})
+    maru_python::check_memory_of_objects(module.attr(name));
   maru_python::make_immutable(module);
   py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
   module.def("version", &maru_version);

@@ -38,11 +38,26 @@ Rope make(uint32_t head_dim, uint32_t rotary_dim, uint32_t pairing, uint32_t sca
           double low_freq_factor, double high_freq_factor, std::vector<double> factors) {
   const uint32_t pairs = (rotary_dim != 0 ? rotary_dim : head_dim) / 2;
   if (!factors.empty() && factors.size() != pairs)
-    throw Refused{EINVAL, "there are " + std::to_string(factors.size()) + " factors, expected " + std::to_string(pairs) +
-                              ", one for each pair"};
+    throw Refused{EINVAL, "there are " + std::to_string(factors.size()) + " factors, expected " +
+                              std::to_string(pairs) + ", one for each pair"};
   Rope rope;
-  rope.c = {sizeof(maru_rope),  head_dim,  rotary_dim, pairing,   scaling, flags, 0, base, factor,
-            original_positions, beta_fast, beta_slow,  extrapolation_factor, low_freq_factor, high_freq_factor, nullptr, {}};
+  rope.c = {sizeof(maru_rope),
+            head_dim,
+            rotary_dim,
+            pairing,
+            scaling,
+            flags,
+            0,
+            base,
+            factor,
+            original_positions,
+            beta_fast,
+            beta_slow,
+            extrapolation_factor,
+            low_freq_factor,
+            high_freq_factor,
+            nullptr,
+            {}};
   rope.factors = std::move(factors);
   return rope;
 }
@@ -73,7 +88,8 @@ class Strided {
 };
 
 // Of layers, tokens, heads and elements; maru/rope.py sees to types and shapes.
-void rerotate(Rope& rope, py::handle from, py::handle to, uint32_t dtype, uint64_t old_position, uint64_t new_position) {
+void rerotate(Rope& rope, py::handle from, py::handle to, uint32_t dtype, uint64_t old_position,
+              uint64_t new_position) {
   const bool in_place = from.is(to);
   const Strided source(from, in_place);
   const Strided target(to, true);

@@ -120,8 +120,8 @@ bool Spans::store(py::handle tokens, uint64_t position, py::handle data, py::han
   return check(status, "maru_store_span_copy") == 0;
 }
 
-bool Spans::name(py::handle tokens, uint64_t position, uint64_t deepest, uint32_t blocks, py::handle note, uint64_t ttl_ms,
-                 uint32_t priority) const {
+bool Spans::name(py::handle tokens, uint64_t position, uint64_t deepest, uint32_t blocks, py::handle note,
+                 uint64_t ttl_ms, uint32_t priority) const {
   const Use use(*open().attachment());
   const Tokens packed(tokens);
   packed.expect(window());
@@ -138,8 +138,8 @@ int Spans::forget(py::handle tokens) const {
   return check(without_gil([&] { return maru_forget_span(open_->c(), packed.data()); }), "maru_forget_span");
 }
 
-py::tuple Spans::find(py::handle tokens, py::handle prefix_keys, uint64_t prefix_key_tokens, uint64_t first, uint64_t step,
-                      uint64_t tokens_min, uint64_t spans_max, uint32_t flags) const {
+py::tuple Spans::find(py::handle tokens, py::handle prefix_keys, uint64_t prefix_key_tokens, uint64_t first,
+                      uint64_t step, uint64_t tokens_min, uint64_t spans_max, uint32_t flags) const {
   const Use use(*open().attachment());
   const Tokens packed(tokens);
   const KeyBatch keys(prefix_keys, tenant());
@@ -200,15 +200,15 @@ void define_spans(py::module_& module) {
           "name",
           [=](const Spans& self, py::handle tokens, py::handle position, py::handle deepest, py::handle blocks,
               py::handle note, py::handle ttl_ms, py::handle priority) {
-            return self.name(tokens, whole(position, "position"), whole(deepest, "deepest"), word(blocks, "blocks"), note,
-                             whole(ttl_ms, "ttl_ms"), word(priority, "priority"));
+            return self.name(tokens, whole(position, "position"), whole(deepest, "deepest"), word(blocks, "blocks"),
+                             note, whole(ttl_ms, "ttl_ms"), word(priority, "priority"));
           },
           "tokens"_a, "position"_a, "deepest"_a, "blocks"_a, "note"_a, "ttl_ms"_a, "priority"_a)
       .def("forget", &Spans::forget, "tokens"_a)
       .def(
           "find",
-          [=](const Spans& self, py::handle tokens, py::handle prefix_keys, py::handle prefix_key_tokens, py::handle first,
-              py::handle step, py::handle tokens_min, py::handle spans_max, py::handle flags) {
+          [=](const Spans& self, py::handle tokens, py::handle prefix_keys, py::handle prefix_key_tokens,
+              py::handle first, py::handle step, py::handle tokens_min, py::handle spans_max, py::handle flags) {
             return self.find(tokens, prefix_keys, whole(prefix_key_tokens, "prefix_key_tokens"), whole(first, "first"),
                              whole(step, "step"), whole(tokens_min, "tokens_min"), whole(spans_max, "spans_max"),
                              word(flags, "flags"));

@@ -43,10 +43,10 @@ class Spans : public ZeroedMemory {
   bool name(pybind11::handle tokens, uint64_t position, uint64_t deepest, uint32_t blocks, pybind11::handle note,
             uint64_t ttl_ms, uint32_t priority) const;
   int forget(pybind11::handle tokens) const;
-  // (prefix_tokens, views of the prefix, deepest, spans, rejected); a span is (old_start, old_end, new_start, new_end, kind, block, note,
-  // views).
-  pybind11::tuple find(pybind11::handle tokens, pybind11::handle prefix_keys, uint64_t prefix_key_tokens, uint64_t first,
-                       uint64_t step, uint64_t tokens_min, uint64_t spans_max, uint32_t flags) const;
+  // (prefix_tokens, views of the prefix, deepest, spans, rejected); a span is (old_start, old_end, new_start, new_end, kind,
+  // block, note, views).
+  pybind11::tuple find(pybind11::handle tokens, pybind11::handle prefix_keys, uint64_t prefix_key_tokens,
+                       uint64_t first, uint64_t step, uint64_t tokens_min, uint64_t spans_max, uint32_t flags) const;
 
  private:
   const OpenSpans& open() const;
