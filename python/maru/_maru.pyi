@@ -126,6 +126,19 @@ class Match:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None: ...
 
+class Spans:
+    """The calls of maru/spans.h: see maru.blend.Spans."""
+
+    @property
+    def window(self) -> int: ...
+    @property
+    def tenant(self) -> int: ...
+    def store(self, tokens: Any, position: int, data: Any, note: Any, ttl_ms: int, priority: int) -> bool: ...
+    def name(self, tokens: Any, position: int, deepest: int, blocks: int, note: Any, ttl_ms: int, priority: int) -> bool: ...
+    def forget(self, tokens: Any) -> int: ...
+    def find(self, tokens: Any, prefix_keys: Any, prefix_key_tokens: int, first: int, step: int, tokens_min: int, spans_max: int,
+             flags: int) -> tuple[int, list[View], int, list[tuple[Any, ...]], int]: ...
+
 class Client:
     """One attachment to one pool of the marud that listens on socket_path.
 
@@ -160,6 +173,7 @@ class Client:
     def count_blocks(self) -> tuple[int, int, int, int]:
         """Of the whole pool: blocks, those of them that are held (pinned by any client, and their ancestors), the pages of the
         blocks, free pages. maru.blocks.BlockPool.status() says it in blocks."""
+    def _open_spans(self, space: bytes, window: int, tenant: Tenant, occupants: int) -> Spans: ...
     def evicted(self) -> list[EvictedKey]:
         """The keys of blocks that requests of this client evicted since the last call, oldest first; 4096 are kept."""
 

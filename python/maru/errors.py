@@ -283,6 +283,19 @@ _STORE_COPY: _Errors = {
 }
 
 # Where the same number asks for something else.
+_SPAN = {
+    **_STORE_COPY,
+    _errno.EEXIST: (
+        MaruError,
+        "another text has this name, which happens by intent alone: leave the chunk without one, or open the spans with more"
+        " occupants",
+    ),
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "the chunk has no tokens or data, or `deepest` is no chain of so many blocks of the spans' tenant",
+    ),
+}
+
 _OF_CALL: dict[str, _Errors] = {
     "maru_attach": {
         _errno.ENOENT: (
@@ -344,6 +357,8 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_match_prefix": _BATCH,
     "maru_resolve": _RESOLVE,
     "maru_store_chain": _STORE,
+    "maru_store_span_copy": _SPAN,
+    "maru_name_span": _SPAN,
     "maru_delete_batch": _BATCH,
 }
 

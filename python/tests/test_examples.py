@@ -67,3 +67,20 @@ def test_the_pool_that_the_page_about_lmcache_shows_can_be_configured(marud_prog
     config.write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1].replace('users = ["llm"]', 'users = ["root"]'))
     done = subprocess.run([marud_program, "--config", config, "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_about_blending_shows_a_program_that_runs(marud):
+    page = (EXAMPLES.parents[1] / "blend.md").read_text()
+    program, output = re.search(r"```python\n(.*?)```\n\nIt prints\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    done = subprocess.run([sys.executable, "-c", program], env=marud.environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_more_recomputation_is_nearer_to_full_computation(marud):
+    done = subprocess.run([sys.executable, EXAMPLES / "blend.py", "--chunks", "2", "--prompts", "2"], env=marud.environment,
+                          capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("293 tokens, 8 chunks found, 256 tokens of them stored\n")
+    differences = [float(difference) for difference in re.findall(r"^\| \d+% \| ([\d.]+)", done.stdout, re.MULTILINE)]
+    assert len(differences) == 6 and differences == sorted(differences, reverse=True)
+    assert differences[0] > 0.05 and differences[-1] < 0.0005, "all recomputed is full computation"

@@ -10,7 +10,8 @@
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
   functions   what maru.h and follow.h export              the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py);
-                                                          layout.h and libmaru-layout(3) likewise, and adapters.h
+                                                          layout.h and libmaru-layout(3) likewise, and adapters.h, and
+                                                          spans.h, rope.h and libmaru-blend(3)
   pages       what the pages refer to, *maru...*(N)        the pages that there are
 
   check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
@@ -136,7 +137,7 @@ def check_keys(page, text, daemon):
 
 
 def check_functions(page, text, *headers):
-    public = r'^MARU_(?:TOKENS_|LAYOUT_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
+    public = r'^MARU_(?:TOKENS_|LAYOUT_|BLEND_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, ''.join(header.read_text() for header in headers), re.MULTILINE)),
             set(re.findall(r'\*(maru_\w+)\*\(3\)', without_examples(text))))
 
@@ -177,10 +178,12 @@ def main():
     check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
     check_functions('libmaru-layout.3', pages['libmaru-layout.3'], sources / 'include/maru/layout.h')
     check_functions('libmaru-adapters.3', pages['libmaru-adapters.3'], sources / 'include/maru/adapters.h')
-    for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters'):
+    check_functions('libmaru-blend.3', pages['libmaru-blend.3'], sources / 'include/maru/spans.h',
+                    sources / 'include/maru/rope.h')
+    for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters', 'libmaru-blend'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
     header = ''.join((sources / 'include/maru' / name).read_text()
-                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h'))
+                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

@@ -1,6 +1,6 @@
-"""The manual pages of the functions of libmaru and its smaller libraries, against their headers, whose texts are one
-here: each function is found by its name, its page has the signature and the structures of the header and names each
-error that the header names, and the examples compile.
+"""The manual pages of the functions of libmaru and its smaller libraries, against their headers, whose texts are one here:
+each function is found by its name, its page has the signature and the structures of the header and names
+each error that the header names, and the examples compile.
 
 `found` maps the names that man finds in section 3 to the page that it shows (`installed` makes it from a build folder).
 """
@@ -27,7 +27,7 @@ def code(text, title):
 def squeezed(c):
     """C without comments, without the mark of what is exported, and with one blank where there was any."""
     c = re.sub(r"/\*.*?\*/", " ", c, flags=re.DOTALL)
-    c = re.sub(r"\bMARU_(?:TOKENS_|LAYOUT_|ADAPTERS_)?PUBLIC ", "", c)
+    c = re.sub(r"\bMARU_(?:TOKENS_|LAYOUT_|ADAPTERS_|BLEND_)?PUBLIC ", "", c)
     return re.sub(r"\s+", " ", c).strip()
 
 
@@ -46,7 +46,7 @@ def declarations(c):
 def functions(header):
     """Each exported function: its signature, and the errors that the comment before it names."""
     out, errors = {}, set()
-    for comment, signature in re.findall(r"/\*(.*?)\*/|^(MARU_(?:TOKENS_|LAYOUT_|ADAPTERS_)?PUBLIC [^;]*);", header,
+    for comment, signature in re.findall(r"/\*(.*?)\*/|^(MARU_(?:TOKENS_|LAYOUT_|ADAPTERS_|BLEND_)?PUBLIC [^;]*);", header,
                                          re.MULTILINE | re.DOTALL):
         if signature:
             out[re.search(r"\b(maru_\w+)\(", signature).group(1)] = (squeezed(signature), errors)

@@ -2,7 +2,7 @@
 # One step of fresh_root.py, inside the root: in_root.sh install | use | upgrade | purge. Ends at what goes wrong first.
 set -eu
 cd /packages
-packages='marud python3-maru libmaru-dev libmaru0 libmaru-tokens0 libmaru-layout0 libmaru-adapters0'
+packages='marud python3-maru libmaru-dev libmaru0 libmaru-tokens0 libmaru-layout0 libmaru-adapters0 libmaru-blend0'
 fail() {
   echo "$1" >&2
   exit 1

@@ -14,20 +14,22 @@ def main():
     root = pathlib.Path(sys.argv[1])
     text = {name: (root / name).read_text() for name in (
         "debian/changelog", "debian/control", "debian/libmaru0.symbols", "debian/libmaru-adapters0.symbols",
+        "debian/libmaru-blend0.symbols",
         "debian/libmaru-layout0.symbols",
         "debian/libmaru-tokens0.symbols",
         "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/adapters/libmaru-adapters.map",
-        "libmaru/layout/libmaru-layout.map",
+        "libmaru/blend/libmaru-blend.map", "libmaru/layout/libmaru-layout.map",
         "libmaru/tokens/libmaru-tokens.map", "meson.build",
         "scripts/install-packages")}
 
     wrong, symbols = [], set()
     for version_script, of_package in (("libmaru/libmaru.map", "debian/libmaru0.symbols"),
                                        ("libmaru/adapters/libmaru-adapters.map", "debian/libmaru-adapters0.symbols"),
+                                       ("libmaru/blend/libmaru-blend.map", "debian/libmaru-blend0.symbols"),
                                        ("libmaru/layout/libmaru-layout.map", "debian/libmaru-layout0.symbols"),
                                        ("libmaru/tokens/libmaru-tokens.map", "debian/libmaru-tokens0.symbols")):
         exported = set(re.findall(r"^    (maru_\w+);", text[version_script], re.MULTILINE))
-        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_)?0 ", text[of_package], re.MULTILINE))
+        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_|BLEND_)?0 ", text[of_package], re.MULTILINE))
         wrong += difference("function", version_script, exported, of_package, listed)
         symbols |= listed
 

@@ -8,7 +8,7 @@ import sys
 SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
 PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-adapters0": "libmaru-adapters",
-            "libmaru-layout0": "libmaru-layout",
+            "libmaru-blend0": "libmaru-blend", "libmaru-layout0": "libmaru-layout",
             "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
 PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {

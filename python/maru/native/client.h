@@ -78,6 +78,10 @@ class Client : public ZeroedMemory {
   pybind11::object remove_batch(pybind11::handle keys, pybind11::handle tenant);
   uint64_t remove_tree(pybind11::handle key, pybind11::handle tenant);
 
+  // A Spans of this client's pool: spans.h.
+  pybind11::object open_spans(pybind11::handle space, pybind11::handle window, pybind11::handle tenant,
+                              pybind11::handle occupants) const;
+
  private:
   // Raises ClosedError when __init__ was not called.
   Attachment& attachment() const {

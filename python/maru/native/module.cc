@@ -11,6 +11,7 @@
 #include "keys.h"
 #include "pins.h"
 #include "records.h"
+#include "spans.h"
 
 #include <cstdint>
 #include <exception>
@@ -206,7 +207,8 @@ void define_client(py::module_& module) {
           "nbytes"_a, "n"_a, "metadata_bytes"_a = 0)
       .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
       .def("delete_batch", &Client::remove_batch, "keys"_a, "tenant"_a = py::none())
-      .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none());
+      .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none())
+      .def("_open_spans", &Client::open_spans, "space"_a, "window"_a, "tenant"_a, "occupants"_a);
   define_stores(client);
   define_fast_calls(client);
 }
@@ -227,9 +229,11 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_pins(module);
   maru_python::define_memory_info(module);
   maru_python::define_held(module);
+  maru_python::define_spans(module);
   maru_python::define_client(module);
   maru_python::define_finder(module);
-  for (const char* name : {"Buffer", "Match", "Client"}) maru_python::check_memory_of_objects(module.attr(name));
+  for (const char* name : {"Buffer", "Match", "Spans", "Client"})
+    maru_python::check_memory_of_objects(module.attr(name));
   maru_python::make_immutable(module);
   py::register_local_exception_translator(&maru_python::prefer_the_exception_of_python);
   module.def("version", &maru_version);

@@ -1,0 +1,58 @@
+// The name of a window of tokens: a polynomial of them modulo 2^61 - 1, which moves by one token with one dependent
+// multiplication.
+//
+//   name(t_0 ... t_(w-1)) = t_0 B^(w-1) + t_1 B^(w-2) + ... + t_(w-1)
+//
+// Two windows of w tokens have the same name under at most w - 1 of the 2^61 bases B. Modulo 2^64, as others have it, some
+// pairs of texts have the same name under every base (Thue and Morse), so that a secret base protects nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace maru::blend {
+
+__extension__ typedef unsigned __int128 uint128;
+
+inline constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+
+// Of x below 2^122.
+inline uint64_t reduced(uint128 x) {
+  const uint64_t folded = (uint64_t(x) & kPrime) + uint64_t(x >> 61);
+  return folded >= kPrime ? folded - kPrime : folded;
+}
+
+class RollingHash {
+ public:
+  // `secret`: 64 secret bits. `window`: tokens, at least 1.
+  RollingHash(uint64_t secret, uint32_t window) : powers_(window) {
+    // A base of few bits would leave the names of small tokens without a reduction.
+    base_ = (secret % (kPrime - (uint64_t{1} << 32))) + (uint64_t{1} << 32);
+    uint64_t power = 1;
+    for (size_t i = window; i-- > 0; power = reduced(uint128{power} * base_)) powers_[i] = power;
+    leaving_ = kPrime - power;
+  }
+
+  uint32_t window() const { return uint32_t(powers_.size()); }
+  uint64_t base() const { return base_; }
+
+  // Without a chain of dependent multiplications: the sum of 2^14 products of 93 bits fits.
+  uint64_t of(const uint32_t* tokens) const {
+    uint128 sum = 0;
+    for (size_t i = 0; i < powers_.size(); ++i) sum += uint128{powers_[i]} * tokens[i];
+    return reduced(sum);
+  }
+  // From the window that begins with `first` to the one that ends with `next`.
+  uint64_t moved(uint64_t hash, uint32_t first, uint32_t next) const {
+    const uint128 others = uint128{leaving_} * first + next;
+    return reduced(uint128{hash} * base_ + others);
+  }
+
+ private:
+  uint64_t base_;
+  uint64_t leaving_;  // -base^window
+  std::vector<uint64_t> powers_;
+};
+
+}  // namespace maru::blend
