@@ -139,7 +139,8 @@ Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
     if (block->region_bytes != wish.region_bytes)
       return failure(EINVAL, "use the log " + path_ + ": found regions of " + in_mebibytes(block->region_bytes) +
                                  ", expected region_bytes of " + in_mebibytes(wish.region_bytes) + "; set region_bytes to " +
-                                 in_mebibytes(block->region_bytes) + ", or start once with --force, which empties the log");
+                                 in_mebibytes(block->region_bytes) + ", or set force = true for one start, "
+                                 "which empties the log");
     id_ = block->id;
     return {};
   }
@@ -148,7 +149,7 @@ Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
                                                          ", expected version " + std::to_string(kLogVersion)
                                                    : std::string(": found data of another kind, expected a log of "
                                                                  "maru-tierd, or nothing")) +
-                               "; name another path, or start once with --force, which overwrites it");
+                               "; name another path, or set force = true for one start, which overwrites it");
   was_made_now_ = true;
   // Another id: what is left of before proves nothing any more.
   if (::getrandom(id_.data(), id_.size(), 0) != ssize_t(id_.size())) return failure(errno, "draw a random id");
