@@ -98,9 +98,9 @@ bool StoreController::begin(FeedItem& item) {
     not_admitted_.add();
     return true;
   }
-  const maru_key found = item.maru_key_now();
   auto job = std::make_shared<Job>(*this, std::move(item));
   job->key = key;
+  const maru_key found = job->item.maru_key_now();
   // Another life under the same key has an event of its own.
   if (maru_retrieve(client_, &found, &job->view) != 0) {
     gone_.add();

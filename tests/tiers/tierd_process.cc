@@ -65,7 +65,7 @@ void TierdProcess::stop() {
   process_->signal(SIGTERM);
   const auto ended = process_->wait();
   EXPECT_TRUE(ended) << "maru-tierd does not end\n" << log();
-  if (ended) EXPECT_EQ(ended->text(), "ended with status 0") << log();
+  EXPECT_EQ(ended ? ended->text() : "", "ended with status 0") << log();
   process_.reset();
 }
 
