@@ -155,12 +155,12 @@ TEST_F(Tierd, DeletedBlocksAreForgotten) {
 TEST_F(Tierd, AnotherValueUnderAKeyReplacesTheFirst) {
   start();
   TestClient client(marud_.socket_path());
-  std::string one(5000, 'a'), two(7000, 'b');
+  const std::string one(kBlockBytes - 5, 'a'), two(kBlockBytes - 3, 'b');
   EXPECT_EQ(client.store("key", one), 0);
   ASSERT_TRUE(tierd_->has_entries(1));
   EXPECT_EQ(client.remove("key"), 0);
   EXPECT_EQ(client.store("key", two), 0);
-  ASSERT_TRUE(wait_until([&] { return tierd_->tier()["entry_bytes"] > 7000u && tierd_->tier()["entries"] == 1u; }));
+  ASSERT_TRUE(wait_until([&] { return tierd_->tier()["entry_bytes"] > kBlockBytes - 3 && tierd_->tier()["entries"] == 1u; }));
   evict(client, {"key"});
   Prefetch prefetch(*tierd_, {"key"});
   ASSERT_EQ(prefetch.wait(), 0);
