@@ -19,8 +19,8 @@ const Subject kSubjects[] = {
     {"file", "file", {{"path", "DIR"}, {"capacity", "9MiB"}, {"region_bytes", "1MiB"}}},
     {"file_buffered", "file", {{"path", "DIR"}, {"capacity", "9MiB"}, {"region_bytes", "1MiB"}, {"direct", "no"}}},
     {"file_without_ring", "file", {{"path", "DIR"}, {"capacity", "9MiB"}, {"region_bytes", "1MiB"}, {"io_uring", "false"}}},
-    {"fault", "fault", {{"inner", "file"}, {"inner.path", "DIR"}, {"inner.capacity", "9MiB"}, {"inner.region_bytes", "1MiB"}}},
-    {"slow", "fault", {{"inner", "file"}, {"inner.path", "DIR"}, {"inner.capacity", "9MiB"}, {"inner.region_bytes", "1MiB"},
+    {"fault", "fault", {{"inner", "file"}, {"inner_path", "DIR"}, {"inner_capacity", "9MiB"}, {"inner_region_bytes", "1MiB"}}},
+    {"slow", "fault", {{"inner", "file"}, {"inner_path", "DIR"}, {"inner_capacity", "9MiB"}, {"inner_region_bytes", "1MiB"},
                        {"slow", "3"}, {"slow_ms", "5"}}},
 };
 

@@ -1,6 +1,6 @@
 // The tier that goes wrong as a seed says, for tests and for trying an installation out. It wraps another one:
 //
-//   kind = "fault"   inner = "file"   inner.path = "..."   seed = 7   flip = 10   hang = 1000
+//   kind = "fault"   inner = "file"   inner_path = "..."   seed = 7   flip = 10   hang = 1000
 //
 // Each fault has a rate, "one in so many requests", decided by seed and number of the request.
 //
@@ -176,7 +176,7 @@ class FaultTier {
 FaultTier& of(maru_tier* tier) { return *reinterpret_cast<FaultTier*>(tier); }
 
 int open_fault(const maru_tier_option* options, size_t n, maru_tier** ret_tier, char* problem, size_t problem_bytes) {
-  constexpr std::string_view kInner = "inner.";
+  constexpr std::string_view kInner = "inner_";
   std::vector<maru_tier_option> own, inner;
   for (size_t i = 0; i < n; ++i) {
     if (std::string_view(options[i].name).starts_with(kInner))
@@ -189,7 +189,7 @@ int open_fault(const maru_tier_option* options, size_t n, maru_tier** ret_tier, 
   const auto rate = [&](const char* name) { return reader.number(name, 0, 0, UINT32_MAX); };
   const Rates rates = {rate("hang"), rate("eio"),  rate("enospc"),  rate("short"), rate("flip"),
                        rate("slow"), rate("gone"), rate("slow_ms"), reader.number("seed", 1, 0, UINT64_MAX)};
-  std::string mistake = reader.mistake("inner, inner.NAME, seed, hang, eio, enospc, short, flip, slow, slow_ms or gone");
+  std::string mistake = reader.mistake("inner, inner_NAME, seed, hang, eio, enospc, short, flip, slow, slow_ms or gone");
   const maru_tier_calls* const calls = built_in_tier(kind);
   if (mistake.empty() && calls == nullptr)
     mistake = "inner: found \"" + kind + "\", expected one of " + built_in_tier_names();
