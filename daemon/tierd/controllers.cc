@@ -1,0 +1,255 @@
+#include "daemon/tierd/controllers.h"
+
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <poll.h>
+#include <sys/epoll.h>
+
+namespace maru::tierd {
+
+namespace {
+
+using maru::daemon::log_error;
+using maru::daemon::log_info;
+using maru::daemon::log_warning;
+
+constexpr uint32_t kMaruTimeoutMs = 1000;  // the loop stands still for so long at most when marud does not answer
+constexpr int kAttachRetryMs = 200;
+constexpr int kDeadlineTickMs = 10;   // while something has a deadline
+constexpr int kIdleTickMs = 500;
+constexpr std::chrono::seconds kLookPause{1};  // between looks at usage and health
+
+}  // namespace
+
+Controllers::Controllers(const Settings& settings, maru::daemon::beside::Service& service)
+    : settings_(settings),
+      service_(service),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      poll_(::epoll_create1(EPOLL_CLOEXEC)) {}
+
+Result<std::unique_ptr<Controllers>> Controllers::start(const Settings& settings, maru::daemon::beside::Service& service) {
+  std::unique_ptr<Controllers> controllers(new Controllers(settings, service));
+  if (!controllers->stop_.is_open() || !controllers->poll_.is_open()) return failure(errno, "make descriptors");
+  for (const auto step : {&Controllers::open_tiers, &Controllers::attach, &Controllers::begin})
+    if (auto done = (*controllers.*step)(); !done) return tl::unexpected(done.error());
+  return controllers;
+}
+
+Result<void> Controllers::open_tiers() {
+  for (const TierSettings& tier : settings_.tiers) {
+    auto opened = Tier::open(tier.kind, tier.options);
+    if (!opened) return failure(opened.error().code, "tier \"" + tier.slot.name + "\": " + opened.error().doing);
+    slots_.push_back(std::make_unique<TierSlot>(tier.slot, std::move(*opened), service_.counters()));
+    slots_.back()->circuit_changed = [this, name = tier.slot.name](bool is_open) {
+      const std::string trouble = "the tier " + name + " fails, and gets no requests for a while";
+      if (is_open && service_.health().set("breaker of " + name, trouble)) log_warning("{}", trouble);
+      if (!is_open && service_.health().clear("breaker of " + name)) log_info("the tier {} works again", name);
+    };
+    const maru_tier_usage usage = slots_.back()->tier().usage();
+    log_info("the tier {} ({}) has {} entries of {} bytes", tier.slot.name, slots_.back()->tier().kind(), usage.entries,
+             usage.entry_bytes);
+  }
+  return {};
+}
+
+Result<void> Controllers::attach() {
+  maru_attach_options options = {};
+  options.size = sizeof(options);
+  options.socket_path = settings_.socket_path.empty() ? nullptr : settings_.socket_path.c_str();
+  options.pool = settings_.pool.c_str();
+  options.timeout_ms = kMaruTimeoutMs;
+  options.thread_cache_pages = 1;
+  for (int tries = 0;; ++tries) {
+    const int result = maru_attach(&options, &client_);
+    if (result == 0) break;
+    const bool may_come = result == -ECONNREFUSED || result == -ENODEV || result == -ETIMEDOUT || result == -EUSERS ||
+                          result == -ENOENT;
+    if (!may_come || tries >= 5000 / kAttachRetryMs)
+      return failure(-result, "attach to the pool " + settings_.pool + " (is marud running, may this user use the pool, and is " +
+                                  "[pool] right?)");
+    ::poll(nullptr, 0, kAttachRetryMs);
+  }
+  maru_geometry geometry = {};
+  geometry.size = sizeof(geometry);
+  maru_get_geometry(client_, &geometry);
+  std::memcpy(pool_id_.data(), geometry.uuid, pool_id_.size());
+  const uint64_t page_bytes = geometry.pages * geometry.page_bytes;
+  StoreSettings store = settings_.store;
+  store.pinned_bytes_max = page_bytes / 100 * settings_.pins_percent;
+  stores_ = std::make_unique<StoreController>(store, client_, pool_id_, names_, slots_, service_.counters());
+  PrefetchSettings prefetch;
+  prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, page_bytes / 4);
+  prefetch.held_bytes_max = page_bytes / 100 * settings_.held_percent;
+  prefetches_ = std::make_unique<PrefetchController>(prefetch, client_, pool_id_, names_, slots_, *stores_, service_.counters());
+  stores_->deleted = [this](const std::string& key) { prefetches_->void_load(key); };
+  return {};
+}
+
+Result<void> Controllers::begin() {
+  if (!settings_.prefetch_socket.empty()) {
+    auto door = PrefetchDoor::open(settings_.prefetch_socket, *prefetches_,
+                                   [this](uint32_t kind, const std::string& name, PrefetchDoor::Answer answer) {
+                                     order(kind, name, std::move(answer));
+                                   });
+    if (!door) return tl::unexpected(door.error());
+    door_ = std::move(*door);
+  }
+  std::vector<int> descriptors = {stop_.get(), feed_.descriptor()};
+  for (const auto& slot : slots_) descriptors.push_back(slot->event_descriptor());
+  if (door_) descriptors.push_back(door_->descriptor());
+  for (const int descriptor : descriptors) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    event.data.fd = descriptor;
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) return failure(errno, "watch a descriptor");
+  }
+  follower_ = std::make_unique<PoolFollower>(settings_.socket_path, settings_.pool, feed_, service_.counters(), service_.health());
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+Controllers::~Controllers() {
+  is_stopping_ = true;
+  eventfd_write(stop_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+  follower_.reset();
+  door_.reset();
+  // Tiers first: they give all memory back, and then nothing of theirs refers to the controllers.
+  slots_.clear();
+  prefetches_.reset();
+  stores_.reset();
+  maru_detach(client_);
+}
+
+bool Controllers::is_alive() { return std::exchange(rounds_seen_, rounds_.load()) != rounds_.load(); }
+
+void Controllers::run() {
+  std::array<epoll_event, 32> events;
+  while (!is_stopping_) {
+    bool has_deadline = prefetches_->has_open();
+    for (const auto& slot : slots_) has_deadline = has_deadline || slot->has_open();
+    const int n = ::epoll_wait(poll_.get(), events.data(), int(events.size()), has_deadline ? kDeadlineTickMs : kIdleTickMs);
+    ++rounds_;
+    for (int i = 0; i < n; ++i) serve(events[size_t(i)].data.fd);
+    const Clock::time_point now = Clock::now();
+    for (const auto& slot : slots_) slot->expire(now);
+    prefetches_->expire(now);
+    stores_->pump();
+    if (!draining_.empty()) answer_drained();
+    if (now < next_look_) continue;
+    next_look_ = now + kLookPause;
+    measure();
+    if (pool_is_gone()) return service_.stop();
+  }
+}
+
+void Controllers::serve(int descriptor) {
+  if (descriptor == feed_.descriptor()) return stores_->take(feed_.take());
+  if (door_ && descriptor == door_->descriptor()) return door_->serve();
+  for (const auto& slot : slots_)
+    if (descriptor == slot->event_descriptor()) {
+      slot->take_completions();
+      stores_->pump();
+      prefetches_->pump();
+    }
+}
+
+// Another pool under the same name needs another attachment: this process ends, and its service manager starts the next one.
+bool Controllers::pool_is_gone() {
+  const maru_key key = {"?", 1, MARU_KEY_BYTES, 0};
+  if (maru_exists(client_, &key) != -ESHUTDOWN) return false;
+  log_error("the pool {} is being removed, or was replaced; maru-tierd ends and has to be started again", settings_.pool);
+  return true;
+}
+
+void Controllers::measure() {
+  for (const auto& slot : slots_) {
+    const maru_tier_usage usage = slot->tier().usage();
+    const Counters::Labels labels = {{"tier", slot->settings().name}};
+    Counters& counters = service_.counters();
+    counters.gauge("maru_tier_entries", "Entries in the tier", labels).set(usage.entries);
+    counters.gauge("maru_tier_entry_bytes", "Bytes of their payloads and attributes", labels).set(usage.entry_bytes);
+    counters.gauge("maru_tier_physical_bytes", "Bytes that the tier takes of its device", labels).set(usage.physical_bytes);
+    counters.gauge("maru_tier_capacity_bytes", "Bytes that the tier never passes; 0: not its decision", labels)
+        .set(usage.capacity_bytes);
+    counters.gauge("maru_tier_evicted", "Entries that the tier gave up for room since it was opened", labels).set(usage.evicted);
+    counters.gauge("maru_tier_damaged", "Entries that did not verify since it was opened", labels).set(usage.damaged);
+    counters.gauge("maru_tier_reinserted", "Entries moved because of late use since it was opened", labels).set(usage.reinserted);
+    const maru_tier_health health = slot->tier().health();
+    const std::string part = "tier " + slot->settings().name;
+    if (health.is_ready && health.text[0] == 0) {
+      if (service_.health().clear(part)) log_info("the tier {} is well", slot->settings().name);
+    } else if (service_.health().set(part, part + ": " + health.text)) {
+      log_warning("the tier {}: {}", slot->settings().name, health.text);
+    }
+  }
+}
+
+// -- operators -----------------------------------------------------------------------------------------------------------
+
+void Controllers::order(uint32_t kind, const std::string& name, PrefetchDoor::Answer answer) {
+  switch (kind) {
+    case maru::prefetch::kListTiers: return answer(0, tiers_json());
+    case maru::prefetch::kDrainTiers: draining_.push_back(std::move(answer)); return answer_drained();
+    case maru::prefetch::kClearTier: {
+      const auto cleared = clear(name);
+      if (cleared) return answer(0, "{\"deleting\": " + std::to_string(*cleared) + "}");
+      return answer(-cleared.error().code, maru::daemon::json_text({{"text", cleared.error().doing}}));
+    }
+    default: return answer(-EOPNOTSUPP, "{\"text\": \"this maru-tierd does not know that order\"}");
+  }
+}
+
+std::string Controllers::tiers_json() {
+  nlohmann::json all = {{"pool", settings_.pool},
+                        {"queued", stores_->queued()},
+                        {"pinned_bytes", stores_->pinned_bytes()},
+                        {"loading_bytes", prefetches_->in_flight_bytes()},
+                        {"tiers", nlohmann::json::array()}};
+  for (const auto& slot : slots_) {
+    const maru_tier_usage usage = slot->tier().usage();
+    all["tiers"].push_back({{"name", slot->settings().name},
+                            {"kind", slot->tier().kind()},
+                            {"entries", usage.entries},
+                            {"entry_bytes", usage.entry_bytes},
+                            {"physical_bytes", usage.physical_bytes},
+                            {"capacity_bytes", usage.capacity_bytes},
+                            {"evicted", usage.evicted},
+                            {"damaged", usage.damaged},
+                            {"reinserted", usage.reinserted},
+                            {"in_flight", slot->unreleased()},
+                            {"load_bytes_per_second", uint64_t(slot->load_bytes_per_second())},
+                            {"breaker", slot->circuit_text()},
+                            {"trouble", slot->tier().health().text}});
+  }
+  return maru::daemon::json_text(all);
+}
+
+void Controllers::answer_drained() {
+  if (!stores_->is_idle()) return;
+  for (auto& answer : std::exchange(draining_, {})) answer(0, "{\"drained\": true}");
+}
+
+Result<uint64_t> Controllers::clear(const std::string& name) {
+  for (const auto& slot : slots_) {
+    if (slot->settings().name != name) continue;
+    uint64_t cursor = 0, found = 0;
+    std::vector<maru_tier_entry> page(64);
+    std::vector<std::string> keys;
+    for (int n = 0; (n = slot->tier().list(&cursor, page.data(), page.size())) > 0;)
+      for (int i = 0; i < n; ++i) keys.emplace_back(reinterpret_cast<const char*>(page[size_t(i)].key), page[size_t(i)].key_bytes);
+    for (const std::string& key : keys) {
+      stores_->forget(key);
+      ++found;
+    }
+    return found;
+  }
+  return failure(ENOENT, "there is no tier \"" + name + "\"; marudctl tier list shows all");
+}
+
+}  // namespace maru::tierd

@@ -1,0 +1,42 @@
+// maru-tierd, from top to bottom.
+#include "daemon/base/log.h"
+#include "daemon/beside/program.h"
+#include "daemon/tierd/controllers.h"
+
+namespace maru::tierd {
+namespace {
+
+constexpr const char* kHelpText =
+    "Usage: maru-tierd --config FILE [--check-config] [--log-level LEVEL]\n"
+    "\n"
+    "Keeps blocks of a pool of marud in storage below it: files, NVMe, Redis. An ordinary client and follower of the pool.\n"
+    "\n"
+    "  --config FILE      the configuration, see maru-tierd.toml(5)\n"
+    "  --check-config     read it, say what is wrong, and end\n"
+    "  --log-level LEVEL  debug, info, warning or error\n"
+    "  --help, --version\n";
+
+int run(int count, char** arguments) {
+  Settings settings;
+  maru::daemon::beside::Program program;
+  program.name = "maru-tierd";
+  program.help = kHelpText;
+  program.read = [&settings](maru::daemon::ConfigTable& root, std::vector<maru::daemon::ConfigProblem>&) {
+    settings = read_settings(root);
+  };
+  program.serve = [&settings](maru::daemon::beside::Service& service) -> Result<void> {
+    auto controllers = Controllers::start(settings, service);
+    if (!controllers) return tl::unexpected(controllers.error());
+    // From here on blocks move, and clients may ask.
+    maru::daemon::log_info("maru-tierd serves the pool {}", settings.pool);
+    auto served = service.run([&] { return (*controllers)->is_alive(); });
+    controllers->reset();
+    return served;
+  };
+  return maru::daemon::beside::run_program(program, count, arguments);
+}
+
+}  // namespace
+}  // namespace maru::tierd
+
+int main(int count, char** arguments) { return maru::tierd::run(count, arguments); }

@@ -1,0 +1,413 @@
+#include "daemon/tierd/prefetch_controller.h"
+
+#include "maru/prefetch.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace maru::tierd {
+
+namespace {
+
+uint64_t unix_ms() {
+  return uint64_t(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+}  // namespace
+
+struct PrefetchController::Load {
+  enum class State : uint8_t { kLooking, kFound, kLoading, kLoaded, kEnded };
+
+  std::string key;
+  WantedKey wanted;
+  State state = State::kLooking;
+  size_t tier = 0;
+  maru_tier_completion found = {};  // the lookup's
+  maru_tier_completion done = {};   // the load's
+  std::string attributes_room;
+  Attributes attributes;
+  maru_buffer buffer = {};
+  bool has_buffer = false, tier_has_memory = false, is_void = false;
+  std::vector<std::pair<std::weak_ptr<Ticket>, size_t>> waiters;
+  std::vector<std::shared_ptr<Load>> children;  // read, and published after this one
+
+  bool has_waiters() const {
+    return std::any_of(waiters.begin(), waiters.end(), [](const auto& waiter) {
+      const auto ticket = waiter.first.lock();
+      return ticket && !ticket->is_finished;
+    });
+  }
+};
+
+PrefetchController::PrefetchController(const PrefetchSettings& settings, maru_client* client, const PoolId& pool,
+                                       TenantNames& names, Slots& slots, StoreController& stores, Counters& counters)
+    : settings_(settings),
+      client_(client),
+      pool_(pool),
+      names_(names),
+      slots_(slots),
+      stores_(stores),
+      tickets_(counters.counter("maru_tier_prefetches_total", "Requests to prefetch")),
+      late_tickets_(counters.counter("maru_tier_prefetch_late_total", "Of them, those that ended at their deadline")),
+      in_pool_(counters.counter("maru_tier_prefetch_in_pool_total", "Keys that the pool had")),
+      loaded_(counters.counter("maru_tier_loaded_blocks_total", "Blocks loaded and published")),
+      loaded_bytes_(counters.counter("maru_tier_loaded_bytes_total", "Their payload bytes")),
+      absent_(counters.counter("maru_tier_prefetch_absent_total", "Keys that no tier had")),
+      failed_(counters.counter("maru_tier_prefetch_failed_total", "Keys whose load failed")),
+      gated_(counters.counter("maru_tier_prefetch_gated_total", "Keys not loaded, as computing them is estimated to be faster")),
+      unproven_(counters.counter("maru_tier_unproven_total", "Loads whose bytes were not those that were stored")),
+      no_room_(counters.counter("maru_tier_prefetch_no_room_total", "Loads for which the pool had no room")),
+      parent_gone_(counters.counter("maru_tier_prefetch_parent_gone_total", "Loads whose parent was not in the pool")),
+      discarded_(counters.counter("maru_tier_discarded_loads_total", "Loads that nobody waited for any more")),
+      held_(counters.gauge("maru_tier_held_bytes", "Bytes of the pool that are pinned for those who asked")),
+      in_flight_(counters.gauge("maru_tier_load_bytes_in_flight", "Bytes that tiers are reading into the pool")) {}
+
+PrefetchController::~PrefetchController() = default;
+
+PrefetchController::Ticket::~Ticket() {
+  if (!views.empty()) (void)maru_release_batch(controller_.client_, views.data(), views.size());
+  controller_.held_bytes_ -= held_bytes;
+  controller_.held_.set(controller_.held_bytes_);
+}
+
+// -- tickets -------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<PrefetchController::Ticket> PrefetchController::begin(Wanted wanted,
+                                                                      std::function<void(const Reply&)> finished) {
+  tickets_.add();
+  auto ticket = std::make_shared<Ticket>(*this);
+  ticket->wanted = std::move(wanted);
+  ticket->finished = std::move(finished);
+  ticket->begun = Clock::now();
+  ticket->deadline = ticket->begun + std::chrono::milliseconds(std::min(ticket->wanted.deadline_ms, settings_.deadline_ms_max));
+  const size_t n = ticket->wanted.keys.size();
+  ticket->reply.keys = uint32_t(n);
+  ticket->states.assign(n, Ticket::State::kLooking);
+  ticket->loads.resize(n);
+  running_.push_back(ticket);
+  std::vector<std::shared_ptr<Load>> fresh;
+  for (size_t i = 0; i < n; ++i) {
+    const WantedKey& wanted_key = ticket->wanted.keys[i];
+    if (pin(*ticket, wanted_key.now())) {
+      ticket->states[i] = Ticket::State::kThere;
+      ++ticket->reply.in_pool;
+      in_pool_.add();
+      continue;
+    }
+    std::string key = entry_key(wanted_key.now(), pool_, names_);
+    auto& load = loads_[key];
+    if (!load) {
+      load = std::make_shared<Load>();
+      load->key = std::move(key);
+      load->wanted = wanted_key;
+      fresh.push_back(load);
+    }
+    load->waiters.emplace_back(ticket, i);
+    ticket->loads[i] = load;
+    if (load->state == Load::State::kFound) ticket->states[i] = Ticket::State::kFound;
+    if (load->state == Load::State::kLoading || load->state == Load::State::kLoaded)
+      ticket->states[i] = Ticket::State::kLoading;
+  }
+  for (const auto& load : fresh) look(load, 0);
+  advance(ticket);
+  return ticket;
+}
+
+void PrefetchController::cancel(const std::shared_ptr<Ticket>& ticket) {
+  if (!ticket->is_finished) finish(ticket, false);
+}
+
+void PrefetchController::expire(Clock::time_point now) {
+  for (const auto& ticket : std::vector(running_))
+    if (!ticket->is_finished && ticket->deadline <= now) {
+      late_tickets_.add();
+      finish(ticket, true);
+    }
+}
+
+void PrefetchController::pump() {
+  for (const auto& ticket : std::vector(running_)) advance(ticket);
+}
+
+bool PrefetchController::pin(Ticket& ticket, const maru_key& key) {
+  maru_view view = {};
+  if (maru_pin(client_, &key, &view) != 0) return false;
+  if (held_bytes_ + view.bytes > settings_.held_bytes_max) {
+    (void)maru_release(client_, &view);  // it is there, and may go again
+    return true;
+  }
+  ticket.views.push_back(view);
+  ticket.held_bytes += view.bytes;
+  held_bytes_ += view.bytes;
+  held_.set(held_bytes_);
+  return true;
+}
+
+// Begins loads in the order of the keys, as far as it is known which there are and as there is room.
+void PrefetchController::advance(const std::shared_ptr<Ticket>& ticket) {
+  using State = Ticket::State;
+  if (std::exchange(ticket->is_advancing, true)) return;  // a failure below, which the loop sees
+  start_loads(ticket);
+  ticket->is_advancing = false;
+  const bool is_settled = std::all_of(ticket->states.begin(), ticket->states.end(),
+                                      [](State state) { return state == State::kThere || state == State::kMissing; });
+  if (!ticket->is_finished && is_settled) finish(ticket, true);
+}
+
+void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
+  using State = Ticket::State;
+  auto& states = ticket->states;
+  while (!ticket->is_finished && ticket->next < states.size()) {
+    State& state = states[ticket->next];
+    if (state == State::kLooking) return;
+    if (state == State::kMissing && ticket->wanted.policy == MARU_PREFETCH_PREFIX) {
+      for (size_t i = ticket->next; i < states.size(); ++i)
+        if (states[i] != State::kThere) states[i] = State::kMissing;
+      ticket->next = states.size();
+      break;
+    }
+    if (state == State::kFound) {
+      const auto load = ticket->loads[ticket->next];
+      if (is_gated(*ticket, *load)) {
+        state = State::kMissing;
+        ++ticket->reply.gated;
+        gated_.add();
+        continue;
+      }
+      state = State::kLoading;
+      if (!start(load)) {
+        // A failure may have changed the state; "no room now" has not.
+        if (state == State::kLoading) state = State::kFound;
+        return;
+      }
+    }
+    ++ticket->next;
+  }
+}
+
+void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_answered) {
+  ticket->is_finished = true;
+  std::erase(running_, ticket);
+  Reply& reply = ticket->reply;
+  for (const Ticket::State state : ticket->states)
+    reply.late += state != Ticket::State::kThere && state != Ticket::State::kMissing;
+  while (reply.usable < reply.keys && ticket->states[reply.usable] == Ticket::State::kThere) ++reply.usable;
+  reply.took_us =
+      uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
+  // Loads that nobody waits for any more are nobody's.
+  for (const auto& load : std::exchange(ticket->loads, {}))
+    if (load && load->state != Load::State::kEnded && !load->has_waiters()) detach(load);
+  if (is_answered) ticket->finished(reply);
+}
+
+// Only computing is certain to be as fast as the asker says; a tier is as fast as it was, and others wait before.
+bool PrefetchController::is_gated(const Ticket& ticket, const Load& load) const {
+  const double speed = slots_[load.tier]->load_bytes_per_second();
+  if (ticket.wanted.compute_us == 0 || speed <= 0) return false;
+  return double(in_flight_bytes_ + load.found.payload_bytes) / speed * 1e6 > ticket.wanted.compute_us;
+}
+
+// -- loads ---------------------------------------------------------------------------------------------------------------
+
+void PrefetchController::look(const std::shared_ptr<Load>& load, size_t tier) {
+  load->tier = tier;
+  TierOperation operation;
+  operation.request.kind = MARU_TIER_LOOKUP;
+  operation.request.key = load->key.data();
+  operation.request.key_bytes = uint32_t(load->key.size());
+  operation.answered = [this, load](const maru_tier_completion& done) { looked(load, done); };
+  operation.released = [load] {};
+  slots_[tier]->submit(std::move(operation));
+}
+
+void PrefetchController::looked(const std::shared_ptr<Load>& load, const maru_tier_completion& done) {
+  if (load->state == Load::State::kEnded) return;
+  const bool is_here = done.result == 0 && done.payload_bytes > 0 && done.attributes_bytes <= MARU_TIER_ATTRIBUTES_BYTES_MAX;
+  if (!is_here) {
+    if (load->tier + 1 < slots_.size()) return look(load, load->tier + 1);
+    return fail(load, done.result == -ENOENT ? &Reply::absent : &Reply::failed);
+  }
+  load->found = done;
+  load->state = Load::State::kFound;
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (const auto& [waiter, index] : load->waiters)
+    if (const auto ticket = waiter.lock(); ticket && !ticket->is_finished) {
+      if (ticket->states[index] == Ticket::State::kLooking) ticket->states[index] = Ticket::State::kFound;
+      tickets.push_back(ticket);
+    }
+  for (const auto& ticket : tickets) advance(ticket);
+}
+
+bool PrefetchController::start(const std::shared_ptr<Load>& load) {
+  if (load->state != Load::State::kFound) return true;  // another ticket's
+  const uint64_t bytes = load->found.payload_bytes;
+  if (in_flight_bytes_ > 0 && in_flight_bytes_ + bytes > settings_.in_flight_bytes_max) return false;
+  const int result = maru_alloc_with_metadata(client_, bytes, metadata_bytes_of(load->found.note), 1, &load->buffer);
+  if (result != 0) {
+    no_room_.add();
+    fail(load, &Reply::failed);
+    return true;
+  }
+  load->has_buffer = load->tier_has_memory = true;
+  load->state = Load::State::kLoading;
+  load->attributes_room.resize(load->found.attributes_bytes);
+  in_flight_bytes_ += bytes;
+  in_flight_.set(in_flight_bytes_);
+  TierOperation operation;
+  operation.request.kind = MARU_TIER_LOAD;
+  operation.request.key = load->key.data();
+  operation.request.key_bytes = uint32_t(load->key.size());
+  operation.request.attributes = load->attributes_room.data();
+  operation.request.attributes_bytes = uint32_t(load->attributes_room.size());
+  operation.request.payload = load->buffer.data;
+  operation.request.payload_bytes = bytes;
+  operation.answered = [this, load](const maru_tier_completion& done) {
+    load->done = done;
+    if (done.result != 0 && load->state == Load::State::kLoading)
+      fail(load, done.result == -ENOENT ? &Reply::absent : &Reply::failed);
+  };
+  operation.released = [this, load] { released(load); };
+  slots_[load->tier]->submit(std::move(operation));
+  return true;
+}
+
+// The tier is done with the pages: they are published, or given back.
+void PrefetchController::released(const std::shared_ptr<Load>& load) {
+  load->tier_has_memory = false;
+  in_flight_bytes_ -= load->found.payload_bytes;
+  in_flight_.set(in_flight_bytes_);
+  if (load->state == Load::State::kEnded) return drop_buffer(*load);
+  if (!is_proven(*load)) {
+    unproven_.add();
+    stores_.forget(load->key);
+    fail(load, &Reply::failed);
+  } else if (load->is_void || (load->attributes.expires_ms != 0 && load->attributes.expires_ms <= unix_ms())) {
+    fail(load, &Reply::absent);
+  } else {
+    load->state = Load::State::kLoaded;
+    ready_.push_back(load);
+    work();
+  }
+  pump();
+}
+
+bool PrefetchController::is_proven(Load& load) const {
+  if (load.done.payload_bytes != load.found.payload_bytes || load.done.attributes_bytes > load.attributes_room.size()) return false;
+  auto read = decode_attributes(std::string_view(load.attributes_room).substr(0, load.done.attributes_bytes), load.key);
+  if (!read || read->payload_bytes != load.found.payload_bytes ||
+      read->metadata.size() != metadata_bytes_of(load.found.note) ||
+      payload_checksum(load.buffer.data, read->payload_bytes) != read->payload_checksum)
+    return false;
+  load.attributes = std::move(*read);
+  return true;
+}
+
+// Publishing one block lets its children be published; a list instead of a recursion, since chains are long.
+void PrefetchController::work() {
+  if (is_working_) return;
+  is_working_ = true;
+  while (!ready_.empty()) {
+    const auto load = std::move(ready_.front());
+    ready_.pop_front();
+    if (load->state == Load::State::kLoaded) publish(load);
+  }
+  is_working_ = false;
+}
+
+void PrefetchController::publish(const std::shared_ptr<Load>& load) {
+  const auto own = split_entry_key(load->key);
+  const auto parent = split_entry_key(load->attributes.parent);
+  if (load->is_void || (parent && parent->scope != own->scope)) return fail(load, &Reply::failed);
+  maru_key parent_key = {};
+  if (parent) parent_key = {parent->data.data(), uint32_t(parent->data.size()), parent->kind, load->wanted.tenant};
+  const maru_metadata metadata = {load->attributes.metadata.data(), uint32_t(load->attributes.metadata.size()), 0};
+  maru_store_options options = {};
+  options.size = sizeof(options);
+  options.parent_key = parent ? &parent_key : nullptr;
+  options.ttl_ms = load->attributes.expires_ms == 0 ? 0 : std::max<int64_t>(int64_t(load->attributes.expires_ms - unix_ms()), 1);
+  options.priority = load->attributes.priority;
+  options.content_type = load->attributes.content_type;
+  options.metadata = metadata.bytes > 0 ? &metadata : nullptr;
+  const maru_key key = load->wanted.now();
+  maru_view view = {};
+  const int result = maru_store_pinned(client_, &key, &load->buffer, &options, &view);
+  if (result == 0) {
+    load->has_buffer = false;
+    stores_.published(view.block);
+    loaded_.add();
+    loaded_bytes_.add(view.bytes);
+    settle(load);
+    (void)maru_release(client_, &view);  // those who wait have pins of their own by now
+    return;
+  }
+  if (result == 1) return settle(load);  // somebody computed it meanwhile
+  if (result == -ENOLINK) {
+    const auto found = loads_.find(load->attributes.parent);
+    if (found != loads_.end() && found->second != load) {
+      found->second->children.push_back(load);
+      return;
+    }
+    parent_gone_.add();
+  }
+  fail(load, &Reply::failed);
+}
+
+void PrefetchController::settle(const std::shared_ptr<Load>& load) {
+  load->state = Load::State::kEnded;
+  loads_.erase(load->key);
+  drop_buffer(*load);
+  for (auto& child : std::exchange(load->children, {})) ready_.push_back(std::move(child));
+  tell_waiters(*load, true, &Reply::loaded);
+}
+
+void PrefetchController::fail(const std::shared_ptr<Load>& load, uint32_t Reply::* why) {
+  if (load->state == Load::State::kEnded) return;
+  load->state = Load::State::kEnded;
+  if (const auto found = loads_.find(load->key); found != loads_.end() && found->second == load) loads_.erase(found);
+  (why == &Reply::absent ? absent_ : failed_).add();
+  drop_buffer(*load);
+  // They ask for their parent again, and find neither it nor a load of it.
+  for (auto& child : std::exchange(load->children, {})) ready_.push_back(std::move(child));
+  tell_waiters(*load, false, why);
+  work();
+}
+
+void PrefetchController::tell_waiters(Load& load, bool is_there, uint32_t Reply::* count) {
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  for (const auto& [waiter, index] : std::exchange(load.waiters, {})) {
+    const auto ticket = waiter.lock();
+    if (!ticket || ticket->is_finished) continue;
+    Ticket::State& state = ticket->states[index];
+    if (state == Ticket::State::kMissing) continue;  // behind the end of a prefix, or gated
+    const bool is_pinned = is_there && pin(*ticket, load.wanted.now());
+    state = is_pinned ? Ticket::State::kThere : Ticket::State::kMissing;
+    ++(ticket->reply.*(is_pinned == is_there ? count : &Reply::failed));
+    if (is_pinned) ticket->reply.loaded_bytes += load.found.payload_bytes;
+    tickets.push_back(ticket);
+  }
+  for (const auto& ticket : tickets) advance(ticket);
+}
+
+// The pages go back as soon as the tier is done with them.
+void PrefetchController::drop_buffer(Load& load) {
+  if (!load.has_buffer || load.tier_has_memory) return;
+  (void)maru_abort(client_, &load.buffer);
+  load.has_buffer = false;
+}
+
+void PrefetchController::detach(const std::shared_ptr<Load>& load) {
+  load->state = Load::State::kEnded;
+  discarded_.add();
+  if (const auto found = loads_.find(load->key); found != loads_.end() && found->second == load) loads_.erase(found);
+  for (auto& child : std::exchange(load->children, {})) ready_.push_back(std::move(child));
+  drop_buffer(*load);
+  work();
+}
+
+void PrefetchController::void_load(const std::string& key) {
+  if (const auto found = loads_.find(key); found != loads_.end()) found->second->is_void = true;
+}
+
+}  // namespace maru::tierd

@@ -1,0 +1,38 @@
+// What maru-tierd reads from its configuration.
+//
+//   [pool]        name = "default"   socket = "/run/marud/marud.sock"
+//   [store]       policy = "all" | "second_use" | "skip_pool"   pins_percent = 5   attempts = 3   forget_deleted = true
+//   [prefetch]    socket = "/run/maru-tierd/prefetch.sock"   in_flight = "256MiB"   held_percent = 5
+//   [[tier]]      name = "nvme"   kind = "file"   load_timeout_ms = 2000   store_timeout_ms = 10000   in_flight_max = 256
+//     [tier.options]   what the kind of tier knows
+#pragma once
+
+#include "daemon/config/table.h"
+#include "daemon/tierd/store_controller.h"
+#include "daemon/tierd/tier_slot.h"
+
+#include <string>
+#include <vector>
+
+namespace maru::tierd {
+
+struct TierSettings {
+  TierSlotSettings slot;
+  std::string kind;
+  TierOptions options;
+};
+
+struct Settings {
+  std::string pool = "default";
+  std::string socket_path;  // of marud; empty: as the library finds it
+  StoreSettings store;
+  uint32_t pins_percent = 5;
+  std::string prefetch_socket;  // empty: nobody can ask
+  uint64_t in_flight_bytes_max = 256u << 20;
+  uint32_t held_percent = 5;
+  std::vector<TierSettings> tiers;  // nearest first
+};
+
+Settings read_settings(maru::daemon::ConfigTable& root);
+
+}  // namespace maru::tierd

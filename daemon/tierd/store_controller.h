@@ -1,0 +1,93 @@
+// The way down: blocks that the pool has got are written to the tiers out of the pool's own pages.
+//
+//   feed -> policy -> pin -> checksum, attributes -> STORE to each tier -> unpin
+//
+// Pins are bounded in bytes, also those that a tier does not give back: then nothing more is stored, and the pool goes on without
+// tiers. Of one key one change is under way at a time; what the feed tells meanwhile waits.
+//
+// Threads: one, the controllers'.
+#pragma once
+
+#include "daemon/tierd/attributes.h"
+#include "daemon/tierd/entry_key.h"
+#include "daemon/tierd/feed_queue.h"
+#include "daemon/tierd/tier_slot.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace maru::tierd {
+
+enum class StorePolicy : uint8_t {
+  kAll,
+  kSecondUse,  // a key that comes for the second time: it was wanted again after it had gone
+  kSkipPool    // written, then deleted from the pool
+};
+
+struct StoreSettings {
+  StorePolicy policy = StorePolicy::kAll;
+  uint64_t pinned_bytes_max = 0;
+  uint32_t attempts_max = 3;
+  bool forgets_deleted = true;  // what a client or an administrator deletes goes from the tiers, too
+};
+
+class StoreController {
+ public:
+  using Slots = std::vector<std::unique_ptr<TierSlot>>;
+
+  StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool, TenantNames& names, Slots& slots,
+                  Counters& counters);
+  ~StoreController();
+  StoreController(const StoreController&) = delete;
+  StoreController& operator=(const StoreController&) = delete;
+
+  void take(std::deque<FeedItem> items);
+  // Begins as much as may be under way. Call it after completions.
+  void pump();
+  // A block that the way up has published: it is in a tier already.
+  void published(maru_block block);
+  // What a tier has under this key does not verify.
+  void forget(const std::string& entry_key) {
+    if (!busy_.contains(entry_key)) erase(entry_key);
+  }
+  // Called with the key of each deletion that the tiers follow.
+  std::function<void(const std::string& entry_key)> deleted;
+
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+  size_t queued() const { return queue_.size() + waiting_; }
+  bool is_idle() const { return queue_.empty() && busy_.empty(); }
+
+ private:
+  struct Job;  // a pinned block and what is written of it
+
+  bool begin(FeedItem& item);  // false: not now
+  bool is_admitted(const FeedItem& item, const std::string& key);
+  void write(std::shared_ptr<Job> job);
+  void written(const std::shared_ptr<Job>& job, TierSlot& slot, int result);
+  void finish(Job& job);
+  void end(Job& job);
+  void free_block(maru_block block);
+  void finish_change(const std::string& key);
+  void erase(const std::string& key);
+
+  const StoreSettings settings_;
+  maru_client* const client_;
+  const PoolId pool_;
+  TenantNames& names_;
+  Slots& slots_;
+  Sample &stored_, &stored_bytes_, &given_up_, &gone_, &not_admitted_, &deletions_, &freed_, &pinned_, &queue_length_;
+  std::deque<FeedItem> queue_;
+  size_t waiting_ = 0;
+  std::unordered_map<std::string, std::deque<FeedItem>> busy_;  // keys that are being changed, and what came meanwhile
+  std::unordered_set<maru_block> published_, freed_blocks_;
+  std::vector<uint64_t> seen_;  // digests of keys that came once, for kSecondUse
+  uint64_t pinned_bytes_ = 0;
+};
+
+}  // namespace maru::tierd

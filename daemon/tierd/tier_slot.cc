@@ -1,0 +1,168 @@
+#include "daemon/tierd/tier_slot.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace maru::tierd {
+
+namespace {
+
+// Results that say nothing about the tier's health.
+bool is_healthy(int result) {
+  return result == 0 || result == -ENOENT || result == -ENOSPC || result == -EFBIG || result == -ESTALE || result == -EBADMSG;
+}
+
+constexpr double kSpeedShare = 0.1;  // of the newest load in the smoothed speed
+
+}  // namespace
+
+TierSlot::TierSlot(const TierSlotSettings& settings, std::unique_ptr<Tier> tier, Counters& counters)
+    : settings_(settings),
+      tier_(std::move(tier)),
+      breaker_(counters.gauge("maru_tier_breaker_open", "1 while the circuit breaker keeps requests from the tier",
+                              {{"tier", settings.name}})),
+      breaker_opened_(counters.counter("maru_tier_breaker_opened_total", "How often the circuit breaker has opened",
+                                       {{"tier", settings.name}})) {
+  for (const char* kind : {"other", "lookup", "load", "store", "delete"}) numbers_.push_back(numbers_of(counters, kind));
+}
+
+TierSlot::KindNumbers TierSlot::numbers_of(Counters& counters, const char* kind) {
+  const auto results = [&](const char* result) -> Sample& {
+    return counters.counter("maru_tier_operations_total", "Operations on the tier, by kind and result",
+                            {{"tier", settings_.name}, {"kind", kind}, {"result", result}});
+  };
+  return {results("done"),
+          results("absent"),
+          results("failed"),
+          results("timed_out"),
+          counters.counter("maru_tier_bytes_total", "Payload bytes of operations that were done",
+                           {{"tier", settings_.name}, {"kind", kind}}),
+          counters.durations("maru_tier_operation_seconds", "Time until the tier answered",
+                             {{"tier", settings_.name}, {"kind", kind}})};
+}
+
+const char* TierSlot::circuit_text() const {
+  return circuit_ == Circuit::kClosed ? "closed" : circuit_ == Circuit::kOpen ? "open" : "half open";
+}
+
+bool TierSlot::may_pass(Clock::time_point now) {
+  if (circuit_ == Circuit::kClosed) return true;
+  if (circuit_ == Circuit::kHalfOpen || now < circuit_until_) return false;
+  circuit_ = Circuit::kHalfOpen;  // this one is the trial
+  return true;
+}
+
+void TierSlot::submit(TierOperation operation) {
+  const Clock::time_point now = Clock::now();
+  const uint64_t ticket = next_ticket_++;
+  operation.request.ticket = ticket;
+  const bool is_store = operation.request.kind == MARU_TIER_STORE || operation.request.kind == MARU_TIER_DELETE;
+  operation.deadline = now + std::chrono::milliseconds(is_store ? settings_.store_timeout_ms : settings_.load_timeout_ms);
+  if (!may_pass(now)) {
+    operation.answered({ticket, -EHOSTDOWN, 0, 0, 0});
+    if (operation.released) operation.released();
+    return;
+  }
+  Open open = {std::move(operation), now};
+  open.is_trial = circuit_ == Circuit::kHalfOpen;
+  open_.emplace(ticket, std::move(open));
+  ++unanswered_;
+  queue_.push_back(ticket);
+  push_queue();
+}
+
+void TierSlot::push_queue() {
+  while (!queue_.empty()) {
+    const auto found = open_.find(queue_.front());
+    // One that was answered while it waited never reaches the tier, and its memory is free.
+    if (found->second.is_answered) {
+      const auto released = std::move(found->second.operation.released);
+      open_.erase(found);
+      queue_.pop_front();
+      if (released) released();
+      continue;
+    }
+    if (tier_->submit(&found->second.operation.request, 1) == 0) return;
+    queue_.pop_front();
+  }
+}
+
+void TierSlot::take_completions() {
+  std::array<maru_tier_completion, 64> done;
+  for (size_t n = 0; (n = tier_->complete(done.data(), done.size())) > 0;) {
+    for (size_t i = 0; i < n; ++i) {
+      const auto found = open_.find(done[i].ticket);
+      if (found == open_.end()) continue;  // a plug-in that completes twice
+      Open open = std::move(found->second);
+      open_.erase(found);
+      if (!open.is_answered) answer(open, done[i], false);
+      if (open.operation.released) open.operation.released();
+    }
+  }
+  push_queue();
+}
+
+void TierSlot::expire(Clock::time_point now) {
+  if (unanswered_ == 0) return;
+  std::vector<uint64_t> late;
+  for (const auto& [ticket, open] : open_)
+    if (!open.is_answered && open.operation.deadline <= now) late.push_back(ticket);
+  for (const uint64_t ticket : late)
+    if (const auto found = open_.find(ticket); found != open_.end() && !found->second.is_answered)
+      answer(found->second, {ticket, -ETIMEDOUT, 0, 0, 0}, true);
+  push_queue();
+}
+
+void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late) {
+  open.is_answered = true;
+  --unanswered_;
+  const Clock::time_point now = Clock::now();
+  const std::chrono::duration<double> took = now - open.begun;
+  KindNumbers& kind = numbers(open.operation.request.kind);
+  kind.seconds.add(took.count());
+  if (done.result == 0) {
+    kind.done.add();
+    kind.bytes.add(open.operation.request.payload_bytes);
+    if (open.operation.request.kind == MARU_TIER_LOAD && took.count() > 0) {
+      const double speed = double(open.operation.request.payload_bytes) / took.count();
+      speed_ = speed_ == 0 ? speed : speed_ + kSpeedShare * (speed - speed_);
+    }
+  } else {
+    (is_late ? kind.timed_out : done.result == -ENOENT ? kind.absent : kind.failed).add();
+  }
+  judge(open, done.result, now);
+  // A copy: the callback may submit, and so move what is open.
+  const auto answered = open.operation.answered;
+  answered(done);
+}
+
+void TierSlot::judge(Open& open, int result, Clock::time_point now) {
+  if (is_healthy(result)) {
+    failures_ = 0;
+    if (circuit_ == Circuit::kClosed || !open.is_trial) return;
+    circuit_ = Circuit::kClosed;
+    pause_ = kBreakerPause;
+    breaker_.set(0);
+    if (circuit_changed) circuit_changed(false);
+    return;
+  }
+  ++failures_;
+  if (open.is_trial) {
+    pause_ = std::min(pause_ * 2, kBreakerPauseMax);
+    circuit_ = Circuit::kOpen;
+    circuit_until_ = now + pause_;
+  } else if (circuit_ == Circuit::kClosed && failures_ >= kBreakerFailures) {
+    open_circuit(now);
+  }
+}
+
+void TierSlot::open_circuit(Clock::time_point now) {
+  circuit_ = Circuit::kOpen;
+  circuit_until_ = now + pause_;
+  breaker_.set(1);
+  breaker_opened_.add();
+  if (circuit_changed) circuit_changed(true);
+}
+
+}  // namespace maru::tierd

@@ -1,0 +1,13 @@
+#include "daemon/tierd/tiers/built_in.h"
+
+namespace maru::tierd {
+
+const maru_tier_calls* built_in_tier(std::string_view name) {
+  for (const maru_tier_calls* calls : {&kFaultTier, &kFileTier, &kNullTier})
+    if (name == calls->name) return calls;
+  return nullptr;
+}
+
+const char* built_in_tier_names() { return "fault, file, null"; }
+
+}  // namespace maru::tierd

@@ -1,0 +1,273 @@
+// maru-tierd beside a real marud: blocks go down, are evicted, and come up again, and every byte is verified.
+#include "libmaru/prefetch/message.h"
+#include "tests/support/block_content.h"
+#include "tests/support/test_client.h"
+#include "tests/tiers/tierd_process.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+namespace maru::test {
+namespace {
+
+constexpr uint64_t kBlockBytes = 60'000;  // not a multiple of a page
+const std::string kFileTier =
+    "[[tier]]\nname = \"disk\"\nkind = \"file\"\n[tier.options]\npath = \"DIR\"\ncapacity = \"64MiB\"\nregion_bytes = \"1MiB\"\n";
+
+std::vector<std::string> keys_of(const std::string& name, size_t n) {
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < n; ++i) keys.push_back(name + " " + std::to_string(i));
+  return keys;
+}
+
+std::string metadata_of(const std::string& key) { return "about " + key + std::string(key.size() * 7 % 100, '.'); }
+
+// Each block under the one before.
+void store_chain(TestClient& client, const std::vector<std::string>& keys, uint64_t bytes = kBlockBytes) {
+  std::string payload(bytes, 0);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    BlockContent::write(payload.data(), payload.size(), keys[i], i);
+    const maru_key key = key_of(keys[i]), parent = key_of(i ? keys[i - 1] : "");
+    const std::string metadata = metadata_of(keys[i]);
+    const maru_metadata described = {metadata.data(), uint32_t(metadata.size()), 0};
+    maru_store_options options = {};
+    options.size = sizeof(options);
+    options.parent_key = i ? &parent : nullptr;
+    options.metadata = &described;
+    options.priority = uint32_t(i % 5);
+    ASSERT_GE(maru_store_copy(client, &key, payload.data(), payload.size(), &options, nullptr), 0) << keys[i];
+  }
+}
+
+// Blocks that nobody asks for again, until these keys are gone.
+void evict(TestClient& client, const std::vector<std::string>& keys) {
+  static uint64_t filler = 0;
+  const auto any_is_there = [&] {
+    return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) { return client.exists(key) == 1; });
+  };
+  const std::string payload(kBlockBytes, 'f');
+  ASSERT_TRUE(wait_until([&] {
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(client.store("filler " + std::to_string(filler++), payload), 0);
+    return !any_is_there();
+  }));
+}
+
+void expect_whole(TestClient& client, const std::vector<std::string>& keys, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    maru_view view = {};
+    ASSERT_EQ(client.retrieve(keys[i], &view), 0) << keys[i];
+    EXPECT_EQ(BlockContent::problem(view.data, view.bytes, keys[i]), nullptr) << keys[i];
+    maru_metadata metadata = {};
+    ASSERT_EQ(maru_view_metadata(client, &view, &metadata), 0);
+    EXPECT_EQ(std::string(static_cast<const char*>(metadata.data), metadata.bytes), metadata_of(keys[i]));
+    maru_block_info info = {};
+    info.size = sizeof(info);
+    ASSERT_EQ(maru_get_block_info(client, view.block, &info, nullptr), 0);
+    EXPECT_EQ(info.depth, i);
+    EXPECT_EQ(info.priority, i % 5);
+    client.release(view);
+  }
+}
+
+class Tierd : public testing::Test {
+ protected:
+  void start(const std::string& tiers = kFileTier, const std::string& more = {}) {
+    tierd_ = std::make_unique<TierdProcess>(marud_, tiers, more);
+    tierd_->start();
+  }
+
+  MarudProcess marud_;
+  std::unique_ptr<TierdProcess> tierd_;
+};
+
+TEST_F(Tierd, BlocksComeBackAfterEvictionWithParentMetadataAndBytes) {
+  start();
+  TestClient client(marud_.socket_path());
+  const auto keys = keys_of("chain", 40);
+  store_chain(client, keys);
+  ASSERT_TRUE(tierd_->has_entries(40)) << tierd_->list().dump();
+  evict(client, keys);
+  Prefetch prefetch(*tierd_, keys);
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 40u) << prefetch.status().failed << " failed\n" << tierd_->log();
+  EXPECT_EQ(prefetch.status().loaded, 40u);
+  expect_whole(client, keys, 40);
+  // What came up is in the tier already, and is not written again.
+  EXPECT_EQ(tierd_->metric("maru_tier_unproven_total"), 0u);
+  tierd_->stop();
+}
+
+TEST_F(Tierd, WhatThePoolHasIsHeldAndWhatNobodyHasEndsThePrefix) {
+  start();
+  TestClient client(marud_.socket_path());
+  const auto keys = keys_of("chain", 10);
+  store_chain(client, {keys.begin(), keys.begin() + 6});
+  ASSERT_TRUE(tierd_->has_entries(6));
+  Prefetch prefetch(*tierd_, keys);
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 6u);
+  EXPECT_EQ(prefetch.status().in_pool, 6u);
+  EXPECT_EQ(prefetch.status().loaded, 0u);
+  EXPECT_EQ(client.remove(keys[5]), 0);  // gone for finders, and its memory held
+  prefetch.release();
+}
+
+TEST_F(Tierd, EntriesOutliveItsOwnDeathAndThePool) {
+  start();
+  const auto keys = keys_of("chain", 20);
+  {
+    TestClient client(marud_.socket_path());
+    store_chain(client, keys);
+    ASSERT_TRUE(tierd_->has_entries(20));
+    tierd_->kill();
+    tierd_->start();
+    EXPECT_EQ(tierd_->tier()["entries"], 20u);
+    tierd_->stop();
+  }
+  MarudProcess other;  // another pool, with other secrets
+  TierdProcess again(other, [&] {
+    std::string tiers = kFileTier;
+    tiers.replace(tiers.find("DIR"), 3, marud_.directory().path());
+    return tiers;
+  }());
+  again.start();
+  TestClient client(other.socket_path());
+  Prefetch prefetch(again, keys);
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 20u);
+  expect_whole(client, keys, 20);
+  again.stop();
+}
+
+TEST_F(Tierd, DeletedBlocksAreForgotten) {
+  start();
+  TestClient client(marud_.socket_path());
+  const auto keys = keys_of("chain", 3);
+  store_chain(client, keys);
+  ASSERT_TRUE(tierd_->has_entries(3));
+  EXPECT_EQ(client.remove(keys[2]), 0);
+  ASSERT_TRUE(tierd_->has_entries(2));
+  Prefetch prefetch(*tierd_, {keys[2]});
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().absent, 1u);
+}
+
+TEST_F(Tierd, AnotherValueUnderAKeyReplacesTheFirst) {
+  start();
+  TestClient client(marud_.socket_path());
+  const std::string one(kBlockBytes - 5, 'a'), two(kBlockBytes - 3, 'b');
+  EXPECT_EQ(client.store("key", one), 0);
+  ASSERT_TRUE(tierd_->has_entries(1));
+  EXPECT_EQ(client.remove("key"), 0);
+  EXPECT_EQ(client.store("key", two), 0);
+  ASSERT_TRUE(wait_until([&] { return tierd_->tier()["entry_bytes"] > kBlockBytes - 3 && tierd_->tier()["entries"] == 1u; }));
+  evict(client, {"key"});
+  Prefetch prefetch(*tierd_, {"key"});
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 1u);
+  EXPECT_EQ(client.text("key"), two);
+}
+
+TEST_F(Tierd, SecondUseAdmitsWhatComesBack) {
+  start(kFileTier, "[store]\npolicy = \"second_use\"\nforget_deleted = false\n");
+  TestClient client(marud_.socket_path());
+  EXPECT_EQ(client.store("once", std::string(5000, 'x')), 0);
+  EXPECT_EQ(client.store("twice", std::string(5000, 'y')), 0);
+  ASSERT_TRUE(wait_until([&] { return tierd_->metric("maru_tier_store_not_admitted_total") == 2; }));
+  EXPECT_EQ(client.remove("twice"), 0);
+  EXPECT_EQ(client.store("twice", std::string(5000, 'y')), 0);
+  ASSERT_TRUE(tierd_->has_entries(1));
+}
+
+TEST_F(Tierd, SkipPoolFreesWhatIsWritten) {
+  start(kFileTier, "[store]\npolicy = \"skip_pool\"\n");
+  TestClient client(marud_.socket_path());
+  EXPECT_EQ(client.store("through", std::string(5000, 'x')), 0);
+  ASSERT_TRUE(wait_until([&] { return client.exists("through") == 0; }));
+  Prefetch prefetch(*tierd_, {"through"});
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 1u);
+  EXPECT_EQ(client.text("through"), std::string(5000, 'x'));
+}
+
+TEST_F(Tierd, TheNearestTierThatHasABlockIsAsked) {
+  start("[[tier]]\nname = \"nothing\"\nkind = \"null\"\n" + kFileTier);
+  TestClient client(marud_.socket_path());
+  const auto keys = keys_of("chain", 5);
+  store_chain(client, keys);
+  ASSERT_TRUE(tierd_->has_entries(5, 1));
+  evict(client, keys);
+  Prefetch prefetch(*tierd_, keys);
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 5u);
+  expect_whole(client, keys, 5);
+}
+
+TEST_F(Tierd, ADescriptorWakesWhoWaitsAndSoDoesADeath) {
+  start("[[tier]]\nname = \"slow\"\nkind = \"fault\"\n[tier.options]\ninner = \"null\"\nhang = 1\n");
+  Prefetch prefetch(*tierd_, {"key"});
+  ASSERT_EQ(prefetch.poll_status(), 0);
+  EXPECT_EQ(prefetch.status().is_done, 0u);
+  tierd_->kill();
+  pollfd wait = {prefetch.descriptor(), POLLIN, 0};
+  ASSERT_EQ(::poll(&wait, 1, int(far_too_long_ms())), 1);
+  EXPECT_EQ(prefetch.wait(), -ECONNRESET);
+  EXPECT_EQ(Prefetch(*tierd_, {"key"}).begun(), -ECONNREFUSED);
+}
+
+TEST_F(Tierd, ADeadlineGivesThePrefixThatIsThere) {
+  start("[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nload_timeout_ms = 60000\n[tier.options]\ninner = \"null\"\nhang = 1\n");
+  TestClient client(marud_.socket_path());
+  const auto keys = keys_of("chain", 5);
+  store_chain(client, {keys.begin(), keys.begin() + 2});
+  Prefetch prefetch(*tierd_, keys, 50);
+  ASSERT_EQ(prefetch.wait(), 0);
+  EXPECT_EQ(prefetch.status().usable, 2u);
+  EXPECT_EQ(prefetch.status().late, 3u);
+}
+
+// Every store hangs: pins stay within their bound, nobody's store is refused, and the breaker opens.
+TEST_F(Tierd, AHangingTierHoldsUpNobody) {
+  start("[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nstore_timeout_ms = 200\n[tier.options]\ninner = \"null\"\nhang = 1\n");
+  TestClient client(marud_.socket_path());
+  const std::string payload(kBlockBytes, 'x');
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(client.store("key " + std::to_string(i), payload), 0);
+    if (i % 100 == 0) {
+      ASSERT_LE(tierd_->list()["pinned_bytes"], (16u << 20) / 20);
+    }
+  }
+  ASSERT_TRUE(wait_until([&] { return tierd_->tier()["breaker"] != "closed"; })) << tierd_->list().dump();
+  for (int i = 0; i < 500; ++i) ASSERT_EQ(client.store("more " + std::to_string(i), payload), 0);
+}
+
+TEST_F(Tierd, OperatorsListDrainAndClear) {
+  start();
+  TestClient client(marud_.socket_path());
+  store_chain(client, keys_of("chain", 4));
+  ASSERT_TRUE(tierd_->has_entries(4));
+  EXPECT_EQ(tierd_->ask(maru::prefetch::kDrainTiers)["drained"], true);
+  EXPECT_TRUE(tierd_->ask(maru::prefetch::kClearTier, "nothing").contains("text"));
+  EXPECT_EQ(tierd_->ask(maru::prefetch::kClearTier, "disk")["deleting"], 4u);
+  EXPECT_TRUE(tierd_->has_entries(0));
+}
+
+TEST_F(Tierd, WhatMakesNoSenseIsRefusedAndHarmsNobody) {
+  start();
+  using namespace maru::prefetch;
+  Random random(fresh_seed());
+  for (int i = 0; i < 300; ++i) {
+    std::string body(random.below(200), 0);
+    for (char& c : body) c = char(random.next());
+    if (body.size() >= sizeof(PrefetchRequest)) {  // so that some of it is understood
+      const PrefetchRequest request = {uint32_t(random.below(3)), uint32_t(random.below(2)), 1, 0, {}};
+      std::memcpy(body.data(), &request, sizeof request);
+    }
+    (void)tierd_->ask(uint32_t(random.below(2)), body);
+  }
+  EXPECT_TRUE(tierd_->is_running());
+  EXPECT_FALSE(tierd_->list().is_null());
+}
+
+}  // namespace
+}  // namespace maru::test
