@@ -1,5 +1,6 @@
 #include "daemon/base/log.h"
 
+#include "daemon/base/log_name.h"
 #include "daemon/base/log_queue.h"
 #include "daemon/base/plain_text.h"
 
@@ -39,6 +40,8 @@ bool writes_to_journal() {
 
 bool is_journal = false;  // set once, by log_start()
 
+std::string program_name = "marud";  // set before log_start()
+
 // Of syslog(3).
 int priority_of(LogLevel level) {
   switch (level) {
@@ -75,7 +78,7 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   std::string text_of(LogLevel level, std::string_view line) {
     const std::lock_guard lock(mutex_);
-    return formatted({"marud", to_spdlog(level), spdlog::string_view_t(line.data(), line.size())});
+    return formatted({program_name, to_spdlog(level), spdlog::string_view_t(line.data(), line.size())});
   }
 
  private:
@@ -148,10 +151,12 @@ std::optional<LogLevel> log_level_from(std::string_view name) {
   return std::nullopt;
 }
 
+void log_name_program(const char* name) { program_name = name; }
+
 void log_start(LogLevel level) {
   is_journal = writes_to_journal();
   auto sink = std::make_shared<QueueSink>(::isatty(STDERR_FILENO) != 0);
-  sink->set_pattern(is_journal ? "%v" : "%Y-%m-%d %H:%M:%S.%e marud[%P] %^%l%$: %v");
+  sink->set_pattern(is_journal ? "%v" : "%Y-%m-%d %H:%M:%S.%e " + program_name + "[%P] %^%l%$: %v");
   queue = new LogQueue(STDERR_FILENO, [sink](uint64_t lines) {
     return sink->text_of(
         LogLevel::kWarning,
@@ -159,7 +164,7 @@ void log_start(LogLevel level) {
                                                       "for so long that the queue of {} KiB was full",
                                                       lines, LogQueue::kBytes >> 10)));
   });
-  logger() = std::make_shared<spdlog::logger>("marud", std::move(sink));
+  logger() = std::make_shared<spdlog::logger>(program_name, std::move(sink));
   log_set_level(level);
   queue_standard_error();
   flush_on_fatal_signals();

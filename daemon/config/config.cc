@@ -11,11 +11,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <sys/un.h>
@@ -435,26 +432,6 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
   config.state_dir_is_default = config.state_dir.empty();
   if (config.state_dir_is_default) config.state_dir = default_state_dir(config.socket_path);
   return config;
-}
-
-std::optional<std::string> read_config_text(const std::string& path, std::vector<ConfigProblem>& problems) {
-  constexpr size_t kConfigBytesMax = 1u << 20;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) {
-    text.resize(kConfigBytesMax + 1);
-    file.read(text.data(), std::streamsize(text.size()));
-    text.resize(size_t(file.gcount()));
-  }
-  if (!file && !file.eof()) {
-    problems.push_back({0, "cannot read the file: " + std::string(std::strerror(errno))});
-    return std::nullopt;
-  }
-  if (text.size() > kConfigBytesMax) {
-    problems.push_back({0, "the file has more than 1 MiB"});
-    return std::nullopt;
-  }
-  return text;
 }
 
 Config read_config(const std::string& path, std::vector<ConfigProblem>& problems) {

@@ -3,8 +3,11 @@
 #include "daemon/base/size_text.h"
 #include "daemon/config/toml.h"
 
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <sstream>
 
 namespace maru::daemon {
@@ -331,6 +334,26 @@ void ConfigTable::refuse_unknown() {
     problems_->push_back({int(key.source().begin.line),
                           name_of(printable(key.str())) + ": found an unknown key, expected one of: " + expected});
   }
+}
+
+std::optional<std::string> read_config_text(const std::string& path, std::vector<ConfigProblem>& problems) {
+  constexpr size_t kConfigBytesMax = 1u << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) {
+    text.resize(kConfigBytesMax + 1);
+    file.read(text.data(), std::streamsize(text.size()));
+    text.resize(size_t(file.gcount()));
+  }
+  if (!file && !file.eof()) {
+    problems.push_back({0, "cannot read the file: " + std::string(std::strerror(errno))});
+    return std::nullopt;
+  }
+  if (text.size() > kConfigBytesMax) {
+    problems.push_back({0, "the file has more than 1 MiB"});
+    return std::nullopt;
+  }
+  return text;
 }
 
 void parse_toml(std::string_view text, std::vector<ConfigProblem>& problems,
