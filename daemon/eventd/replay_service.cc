@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace maru::eventd {
 namespace {
@@ -41,7 +42,9 @@ ReplayService::ReplayService(std::vector<std::string> topics, std::chrono::milli
                                 "Requests for batches again that made no sense, or came while too many were under way.",
                                 {{"stream", stream}})),
       incomplete_(counters.counter("maru_eventd_replay_incomplete_total",
-                                   "Requests for batches that were not kept any more.", {{"stream", stream}})) {}
+                                   "Requests for batches that were not kept any more.", {{"stream", stream}})),
+      replayed_(counters.counter("maru_eventd_replayed_batches_total", "Batches that were sent again.",
+                                 {{"stream", stream}})) {}
 
 Result<std::unique_ptr<ReplayService>> ReplayService::open(const ZmqContext& context, const std::string& endpoint,
                                                            std::vector<std::string> topics,
@@ -73,36 +76,47 @@ void ReplayService::complain(const std::string& text) {
   complaints_ = 0;
 }
 
-// False: everything is to be announced again before the answer.
-bool ReplayService::take(Frames& frames, const ReplayBuffer& buffer) {
+void ReplayService::take(Frames& frames, const ReplayBuffer& buffer) {
   const std::string identity = std::move(frames.front());
   frames.erase(frames.begin());
   const auto request = parse_replay_request(frames);
   if (!request) {
     complain(request.error().doing);
-    return true;
+    return;
   }
   requests_.add();
   std::erase_if(answers_, [&](const Answer& answer) { return answer.identity == identity; });
   if (answers_.size() >= kRequestsMax) {
     complain(fmt::format("found a replay request while {} are under way", answers_.size()));
-    return true;
+    return;
   }
-  const auto now = Clock::now();
-  Answer answer = {identity, request->has_delimiter, request->sequence, 0, false, now + kGiveUp};
-  const bool reaches_back = request->sequence == kEndSequence || buffer.reaches_back_to(request->sequence);
-  if (!reaches_back) {
+  Answer answer = {identity, request->has_delimiter, request->sequence, 0, false, Clock::now() + kGiveUp};
+  if (request->sequence == kEndSequence || buffer.reaches_back_to(request->sequence)) {
+    begin(answer, buffer);
+  } else {
     incomplete_.add();
-    answer.waits = !announced_at_ || now - *announced_at_ >= pause_;
+    wants_all_ = true;
+    answer.waits = Clock::now() >= all_due_;
+    if (!answer.waits) answer.next = kEndSequence;  // it is told with the others, when the pause is over
   }
-  answers_.push_back(answer);
-  return !answer.waits;
+  answers_.push_back(std::move(answer));
+}
+
+// An answer without its beginning would tell of blocks whose parents are unknown, and move the subscriber past what is published
+// now. So it has all that is needed, or nothing.
+void ReplayService::begin(Answer& answer, const ReplayBuffer& buffer) {
+  if (answer.next != kEndSequence && !buffer.reaches_back_to(answer.next)) {
+    daemon::log_warning("stream \"{}\": what is there does not fit in replay_bytes or replay_batches; subscribers that ask for it "
+                        "get it as it is published alone",
+                        stream_);
+    answer.next = kEndSequence;
+  }
+  if (answer.next != kEndSequence) answer.next = buffer.begin_for(answer.next);
 }
 
 void ReplayService::take_requests(const ReplayBuffer& buffer) {
   Frames frames;
-  for (size_t i = 0; i < kRequestsAtOnce && router_.receive(frames, 4); ++i)
-    if (!take(frames, buffer)) wants_all_ = true;
+  for (size_t i = 0; i < kRequestsAtOnce && router_.receive(frames, 4); ++i) take(frames, buffer);
 }
 
 bool ReplayService::send(const Answer& answer, std::string_view sequence, std::string_view payload) {
@@ -124,6 +138,7 @@ bool ReplayService::advance(Answer& answer, const ReplayBuffer& buffer) {
       return errno == EAGAIN && Clock::now() < answer.deadline;  // EHOSTUNREACH: it has left
     answer.deadline = Clock::now() + kGiveUp;
     if (is_end) return false;
+    replayed_.add();
     answer.next = batch->sequence;
     if (++answer.topic < topics_.size()) continue;
     answer.topic = 0;
@@ -133,15 +148,25 @@ bool ReplayService::advance(Answer& answer, const ReplayBuffer& buffer) {
 }
 
 bool ReplayService::serve(const ReplayBuffer& buffer) {
-  if (wants_all_) {  // what was asked for has been announced
-    wants_all_ = false;
-    announced_at_ = Clock::now();
-    for (Answer& answer : answers_) answer.waits = false;
+  if (is_announced_) {
+    is_announced_ = wants_all_ = false;
+    for (Answer& answer : answers_)
+      if (std::exchange(answer.waits, false)) begin(answer, buffer);
   }
   take_requests(buffer);
   for (auto answer = answers_.begin(); answer != answers_.end();)
     answer = answer->waits || advance(*answer, buffer) ? std::next(answer) : answers_.erase(answer);
-  return wants_all_;
+  if (!wants_all_ || Clock::now() < all_due_) return false;
+  all_due_ = Clock::now() + pause_;
+  return is_announced_ = true;  // by the time of the next call
+}
+
+int ReplayService::wait_ms() const {
+  constexpr int kAnswersMs = 5;  // between looks at answers that a subscriber does not take
+  if (!answers_.empty()) return kAnswersMs;
+  if (!wants_all_) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(all_due_ - Clock::now()).count();
+  return int(std::max<int64_t>(0, left));
 }
 
 }  // namespace maru::eventd

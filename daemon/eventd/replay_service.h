@@ -44,7 +44,7 @@ class ReplayService {
   // Takes requests, and sends as much of the answers as subscribers take. True: what they ask for is not kept any more, so that
   // everything is to be announced again first; at most once in `pause`.
   bool serve(const ReplayBuffer& buffer);
-  bool is_busy() const { return !answers_.empty(); }
+  int wait_ms() const;  // until serve() is to be called though nothing came; -1: not at all
   void* socket() const { return router_.get(); }
   std::string endpoint() const { return router_.endpoint(); }
 
@@ -62,7 +62,8 @@ class ReplayService {
   ReplayService(std::vector<std::string> topics, std::chrono::milliseconds pause, daemon::beside::Counters& counters,
                 const std::string& stream);
   void take_requests(const ReplayBuffer& buffer);
-  bool take(Frames& frames, const ReplayBuffer& buffer);
+  void take(Frames& frames, const ReplayBuffer& buffer);
+  void begin(Answer& answer, const ReplayBuffer& buffer);
   bool advance(Answer& answer, const ReplayBuffer& buffer);
   bool send(const Answer& answer, std::string_view sequence, std::string_view payload);
   void complain(const std::string& text);
@@ -72,11 +73,12 @@ class ReplayService {
   const std::string stream_;
   ZmqSocket router_;
   std::deque<Answer> answers_;
-  std::optional<Clock::time_point> announced_at_;
+  Clock::time_point all_due_{};  // when everything may be announced again
   Clock::time_point complained_at_{};
   uint64_t complaints_ = 0;  // that were not logged
-  bool wants_all_ = false;
-  daemon::beside::Sample &requests_, &refused_, &incomplete_;
+  bool wants_all_ = false;       // somebody asked for what is not kept
+  bool is_announced_ = false;    // by the next call of serve()
+  daemon::beside::Sample &requests_, &refused_, &incomplete_, &replayed_;
 };
 
 }  // namespace maru::eventd

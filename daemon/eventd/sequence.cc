@@ -27,10 +27,10 @@ Result<uint64_t> read_number(const std::string& path) {
 
 }  // namespace
 
-Result<Sequence> Sequence::begin(std::string path, uint64_t unix_seconds) {
+Result<Sequence> Sequence::begin(std::string path, uint64_t unix_ms) {
   Sequence sequence;
   sequence.path_ = std::move(path);
-  sequence.next_ = unix_seconds << kSecondsShift;
+  sequence.next_ = unix_ms * kEachMs;
   if (sequence.path_.empty()) {
     sequence.promised_ = UINT64_MAX;
     return sequence;

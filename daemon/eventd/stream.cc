@@ -60,7 +60,10 @@ void Stream::run() {
       feed_->serve(pending_, [this] { flush(); });
       if (feed_->rank() && feed_->rank() != told_rank_) rank_(told_rank_ = feed_->rank());
     }
-    if (outlet_->serve()) announce_all();
+    if (outlet_->serve()) {
+      announce_all();
+      flush();  // before those are answered who asked for it
+    }
     flush_if_due();
     blocks_.set(contents_.announced());
     turns_.fetch_add(1, std::memory_order_relaxed);

@@ -12,9 +12,8 @@ namespace maru::eventd {
 namespace {
 
 // How long a batch waits for a subscriber whose queue is full, before the subscriber loses it. One that stands still costs the
-// others this once: from then on its batches are dropped at once, until one is taken by all again.
+// others this once: from then on libzmq passes it over, until it reads again.
 constexpr int kPatienceMs = 100;
-constexpr int kAnswersMs = 5;  // between looks at answers that a subscriber does not take
 
 double seconds_now() {
   timespec now = {};
@@ -32,17 +31,17 @@ ZeromqOutlet::ZeromqOutlet(const ZeromqSettings& settings, Sequence sequence, da
       batches_(counters.counter("maru_eventd_batches_total", "Batches that were published.", {{"stream", settings.name}})),
       events_(counters.counter("maru_eventd_events_total", "Events in the batches.", {{"stream", settings.name}})),
       bytes_(counters.counter("maru_eventd_bytes_total", "Bytes of the batches.", {{"stream", settings.name}})),
-      dropped_(counters.counter("maru_eventd_dropped_total",
-                                "Batches that one subscriber or more lost, because they read too slowly, or that found no "
-                                "room while a server was away.",
-                                {{"stream", settings.name}})),
+      stalls_(counters.counter("maru_eventd_stalls_total",
+                               "Times that the queue of a subscriber was full, which loses batches from then on until it "
+                               "reads again.",
+                               {{"stream", settings.name}})),
       buffered_bytes_(counters.gauge("maru_eventd_replay_bytes", "Bytes of the batches that are kept for replay.",
                                      {{"stream", settings.name}})) {}
 
 Result<std::unique_ptr<ZeromqOutlet>> ZeromqOutlet::open(const ZmqContext& context, const ZeromqSettings& settings,
                                                          const std::string& sequence_path,
                                                          daemon::beside::Counters& counters) {
-  auto sequence = Sequence::begin(sequence_path, uint64_t(std::time(nullptr)));
+  auto sequence = Sequence::begin(sequence_path, uint64_t(seconds_now() * 1000));
   if (!sequence) return tl::unexpected(sequence.error());
   std::unique_ptr<ZeromqOutlet> outlet(new ZeromqOutlet(settings, std::move(*sequence), counters));
   if (auto opened = outlet->open_sockets(context); !opened) return tl::unexpected(opened.error());
@@ -75,11 +74,9 @@ std::string ZeromqOutlet::replay_endpoint() const { return replays_.empty() ? ""
 
 void ZeromqOutlet::send(std::string_view topic, std::string_view sequence, const std::string& payload) {
   const std::vector<std::string_view> frames = {topic, sequence, payload};
-  const bool is_sent = pub_.send(frames, !is_stalled_);
-  is_stalled_ = !is_sent;
-  if (is_sent) return;
+  if (pub_.send(frames, true)) return;
   // Those whose queue has room get it; the others lose it.
-  dropped_.add();
+  stalls_.add();
   pub_.set(ZMQ_XPUB_NODROP, 0);
   pub_.send(frames);
   pub_.set(ZMQ_XPUB_NODROP, 1);
@@ -125,13 +122,13 @@ bool ZeromqOutlet::serve() {
 }
 
 int ZeromqOutlet::wait_ms() {
-  for (const auto& replay : replays_)
-    if (replay->is_busy()) return kAnswersMs;
   const auto until = [now = Clock::now()](Clock::time_point due) {
     return std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(due - now).count());
   };
   int64_t wait_ms = settings_.heartbeat_ms > 0 ? until(heartbeat_due_) : 3'600'000;
   if (owes_all_) wait_ms = std::min(wait_ms, until(all_due_));
+  for (const auto& replay : replays_)
+    if (const int wanted_ms = replay->wait_ms(); wanted_ms >= 0) wait_ms = std::min<int64_t>(wait_ms, wanted_ms);
   return int(wait_ms);
 }
 

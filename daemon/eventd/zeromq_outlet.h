@@ -1,8 +1,8 @@
 // vLLM's way to publish: a PUB socket with three frames a batch [topic, sequence, events], and ROUTER sockets at which subscribers
 // ask for batches that they missed.
 //
-// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and what it loses
-// is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any more, everything is announced
+// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time that
+// it begins to lose some is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any more, everything is announced
 // again, which the answer then contains: nothing is known (AllBlocksCleared), and what is there, parents first.
 #pragma once
 
@@ -52,10 +52,9 @@ class ZeromqOutlet : public Outlet {
   ZmqSocket pub_;
   ReplayBuffer buffer_;
   std::vector<std::unique_ptr<ReplayService>> replays_;
-  bool is_stalled_ = false;  // some subscriber's queue was full last time
   bool owes_all_ = false;    // to a new subscriber that cannot ask for it
   Clock::time_point all_due_{}, heartbeat_due_{};
-  daemon::beside::Sample &batches_, &events_, &bytes_, &dropped_, &buffered_bytes_;
+  daemon::beside::Sample &batches_, &events_, &bytes_, &stalls_, &buffered_bytes_;
 };
 
 }  // namespace maru::eventd
