@@ -53,11 +53,14 @@ void Stream::start() {
 
 void Stream::run() {
   ::pthread_setname_np(::pthread_self(), "stream");
+  announce_all();  // whatever subscribers know of the stream before this one is void
+  flush();
   while (!is_stopping_) {
     wait();
     take_letters();
     if (feed_) {
       feed_->serve(pending_, [this] { flush(); });
+      is_blank_ &= contents_.items() == 0;
       if (feed_->rank() && feed_->rank() != told_rank_) rank_(told_rank_ = feed_->rank());
     }
     if (outlet_->serve()) {
@@ -98,9 +101,12 @@ void Stream::apply(SourcedChange&& letter) {
   switch (letter.change.kind) {
     case PoolChange::Kind::kReset:
       contents_.forget(letter.source);
-      announce_all();
+      if (!is_blank_) announce_all();
       break;
-    case PoolChange::Kind::kStored: contents_.add(key, std::move(letter.change.item), pending_); break;
+    case PoolChange::Kind::kStored:
+      contents_.add(key, std::move(letter.change.item), pending_);
+      is_blank_ = false;
+      break;
     case PoolChange::Kind::kRemoved: contents_.remove(key, pending_); break;
     case PoolChange::Kind::kCurrent: break;
   }
@@ -109,6 +115,7 @@ void Stream::apply(SourcedChange&& letter) {
 // A batch of its own begins with it, so that whoever has it and those behind it has everything.
 void Stream::announce_all() {
   flush();
+  is_blank_ = contents_.items() == 0;
   announcements_.add();
   contents_.announce_all(pending_, [this] {
     if (pending_.bytes() >= settings_.batch_bytes) flush();

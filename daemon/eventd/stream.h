@@ -56,6 +56,7 @@ class Stream {
   Contents contents_;
   EventList pending_;  // not published yet
   Clock::time_point pending_since_{};
+  bool is_blank_ = false;  // that nothing is there was the last that was announced
   PoolSource::Letters letters_;
   std::unique_ptr<EngineFeed> feed_;
   Rank rank_;

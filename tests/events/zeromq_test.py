@@ -5,7 +5,7 @@ import pathlib
 import signal
 import tempfile
 
-from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, hashes_of, msgpack, run_tests,
+from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of, msgpack, run_tests,
                          seeded, until, zmq)
 
 CONFIG = """
@@ -22,15 +22,16 @@ replay_without_topic = "tcp://127.0.0.1:{old_replay}"
 class Room:
     """A marud, an eventd, a client and a ZeroMQ context."""
 
-    def __init__(self, arguments, config=CONFIG, starts=True, **shape):
-        self.arguments, self.config, self.starts, self.shape = arguments, config, starts, shape
+    def __init__(self, arguments, config=CONFIG, starts=True, ports=(), **shape):
+        self.arguments, self.config, self.starts, self.ports, self.shape = arguments, config, starts, ports, shape
         self.rng = seeded(arguments.seed)
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="maru-test-")
         self.marud = Marud(self.arguments.marud, **self.shape).__enter__()
         self.client = Client(self.arguments.client, self.marud)
-        self.eventd = Eventd(self.arguments.eventd, self.marud, self.config, self.folder.name)
+        self.eventd = Eventd(self.arguments.eventd, self.marud, self.config, self.folder.name,
+                             **{name: free_port() for name in self.ports})
         self.context = zmq.Context()
         if self.starts:
             self.eventd.begin()
@@ -400,14 +401,14 @@ def test_what_is_wrong_is_said(arguments):
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
 
 
-def main():
+def main_of(tests):
     parser = argparse.ArgumentParser()
     for name in ("--marud", "--eventd", "--client"):
         parser.add_argument(name, required=True)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--only")
-    run_tests(TESTS, parser.parse_args())
+    run_tests(tests, parser.parse_args())
 
 
 if __name__ == "__main__":
-    main()
+    main_of(TESTS)
