@@ -1,0 +1,26 @@
+// Where a stream's events go. The stream's thread makes all calls, and none waits for long.
+#pragma once
+
+#include "daemon/eventd/blocks.h"
+
+#include <vector>
+
+#include <zmq.h>
+
+namespace maru::eventd {
+
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+
+  // Events that follow those before.
+  virtual void publish(const EventList& events) = 0;
+  // What to wait for, besides the stream's own.
+  virtual void add_to_poll(std::vector<zmq_pollitem_t>& items) = 0;
+  // Does what there is to do. True: somebody lost something, so that all is to be announced again.
+  virtual bool serve() = 0;
+  // Until serve() is to be called though nothing came; -1: not at all.
+  virtual int wait_ms() = 0;
+};
+
+}  // namespace maru::eventd

@@ -1,0 +1,84 @@
+/* A client for the tests of events: attaches to the marud of $MARU_SOCKET, then does one thing for each line of its input and
+ * answers with one line, the result. Keys are digests of 32 bytes; all bytes are in hexadecimal digits.
+ *   store KEY BYTES PARENT METADATA [TENANT]   "-" is no parent, and no metadata
+ *   delete KEY [TENANT], exists KEY [TENANT]
+ */
+#include <maru/maru.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORDS_MAX 8
+#define LINE_MAX_BYTES (4 * MARU_METADATA_BYTES_MAX)
+
+static char line[LINE_MAX_BYTES];
+static char payload[1 << 20];
+static unsigned char metadata[MARU_METADATA_BYTES_MAX];
+
+static unsigned half_of(char digit) { return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)(digit - 'a' + 10); }
+
+/* As many bytes as the text has whole pairs of digits, 0 to 9 and a to f. */
+static uint32_t bytes_of(const char *hex, unsigned char *ret, size_t most) {
+  uint32_t n = 0;
+  for (; n < most && hex[0] && hex[1]; hex += 2) ret[n++] = (unsigned char)(half_of(hex[0]) << 4 | half_of(hex[1]));
+  return n;
+}
+
+static maru_key key_of(maru_client *client, const char *hex, unsigned char *digest, const char *tenant) {
+  maru_key key;
+  memset(&key, 0, sizeof key);
+  key.data = digest;
+  key.size = bytes_of(hex, digest, 32);
+  key.kind = MARU_KEY_DIGEST256;
+  if (tenant) maru_tenant(client, tenant, strlen(tenant), &key.tenant);
+  return key;
+}
+
+static int store(maru_client *client, char **words, const char *tenant) {
+  unsigned char digest[32], parent_digest[32];
+  const maru_key key = key_of(client, words[1], digest, tenant);
+  const maru_key parent = key_of(client, words[3], parent_digest, tenant);
+  const uint64_t bytes = strtoull(words[2], NULL, 10);
+  maru_metadata about;
+  maru_store_options options;
+  memset(&options, 0, sizeof options);
+  memset(&about, 0, sizeof about);
+  options.size = sizeof options;
+  if (strcmp(words[3], "-") != 0) options.parent_key = &parent;
+  if (strcmp(words[4], "-") != 0) {
+    about.data = metadata;
+    about.bytes = bytes_of(words[4], metadata, sizeof metadata);
+    options.metadata = &about;
+  }
+  if (bytes > sizeof payload) return -1;
+  return maru_store_copy(client, &key, payload, bytes, &options, NULL);
+}
+
+int main(void) {
+  maru_client *client;
+  const int attached = maru_attach(NULL, &client);
+  if (attached != 0) {
+    fprintf(stderr, "attach: %d\n", attached);
+    return 1;
+  }
+  while (fgets(line, sizeof line, stdin)) {
+    char *words[WORDS_MAX] = {0};
+    unsigned char digest[32];
+    int n = 0, result = -1;
+    char *word;
+    for (word = strtok(line, " \n"); word && n < WORDS_MAX; word = strtok(NULL, " \n")) words[n++] = word;
+    if (n >= 5 && strcmp(words[0], "store") == 0) result = store(client, words, words[5]);
+    if (n >= 2 && strcmp(words[0], "delete") == 0) {
+      const maru_key key = key_of(client, words[1], digest, words[2]);
+      result = maru_delete(client, &key);
+    }
+    if (n >= 2 && strcmp(words[0], "exists") == 0) {
+      const maru_key key = key_of(client, words[1], digest, words[2]);
+      result = maru_exists(client, &key);
+    }
+    printf("%d\n", result);
+    fflush(stdout);
+  }
+  maru_detach(client);
+  return 0;
+}
