@@ -2,13 +2,15 @@
  * answers with one line, the result. Keys are digests of 32 bytes; all bytes are in hexadecimal digits.
  *   store KEY BYTES PARENT METADATA [TENANT]   "-" is no parent, and no metadata
  *   delete KEY [TENANT], exists KEY [TENANT]
+ *   which KEY...   how many leading keys are there
  */
+#include <maru/follow.h>
 #include <maru/maru.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WORDS_MAX 8
+#define WORDS_MAX 64
 #define LINE_MAX_BYTES (4 * MARU_METADATA_BYTES_MAX)
 
 static char line[LINE_MAX_BYTES];
@@ -54,6 +56,18 @@ static int store(maru_client *client, char **words, const char *tenant) {
   return maru_store_copy(client, &key, payload, bytes, &options, NULL);
 }
 
+static int which(maru_client *client, char **words, size_t n) {
+  unsigned char digests[WORDS_MAX][32];
+  maru_key keys[WORDS_MAX];
+  maru_range first;
+  size_t i;
+  int ranges;
+  for (i = 0; i < n; ++i) keys[i] = key_of(client, words[i], digests[i], NULL);
+  ranges = maru_which(client, keys, n, &first, 1, NULL);
+  if (ranges < 0) return ranges;
+  return ranges > 0 && first.start == 0 ? (int)first.end : 0;
+}
+
 int main(void) {
   maru_client *client;
   const int attached = maru_attach(NULL, &client);
@@ -76,6 +90,7 @@ int main(void) {
       const maru_key key = key_of(client, words[1], digest, words[2]);
       result = maru_exists(client, &key);
     }
+    if (n >= 2 && strcmp(words[0], "which") == 0) result = which(client, words + 1, (size_t)n - 1);
     printf("%d\n", result);
     fflush(stdout);
   }

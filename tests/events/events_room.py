@@ -175,6 +175,10 @@ class Client:
     def delete(self, chunks, tenant=""):
         return self.ask([f"delete {chunk.key.hex()} {tenant}" for chunk in chunks])
 
+    def which(self, chunks):
+        """How many leading ones the pool has."""
+        return self.ask(["which " + " ".join(chunk.key.hex() for chunk in chunks)])[0]
+
     def present(self, chunks, tenant=""):
         """Those that the pool has: the truth."""
         return [chunk for chunk, there in zip(chunks, self.ask([f"exists {chunk.key.hex()} {tenant}" for chunk in chunks]))
