@@ -353,6 +353,8 @@ const Command kCommands[] = {
      "interval-ms once", 0, 0, Word::kAny, top},
     {"watch", "[--limit N]", "blocks as they are stored and removed, one a line, until Ctrl-C", "limit", 0, 0,
      Word::kAny, watch},
+    {"record", "FILE -- COMMAND [WORD]...", "run a program, and record its calls of libmaru for maru-replay", "", 2,
+     INT_MAX, Word::kPath, record},
     {"doctor", "", "what on this machine would make marud slow or fail, and what to do", "", 0, 0, Word::kAny, doctor},
     {"support-dump", "[--output PATH] [--keys]", "write what a bug report needs into one file, without keys of blocks",
      "output keys", 0, 0, Word::kAny, support_dump},

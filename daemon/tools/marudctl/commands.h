@@ -109,6 +109,8 @@ int quota_remove(const Arguments& arguments);
 int quota_default(const Arguments& arguments);
 int quota_mode(const Arguments& arguments);
 
+int record(const Arguments& arguments);  // record.cc; does not return when the program runs
+
 int provision(const Arguments& arguments);  // provision.cc; does not return when the other program runs
 
 // The auditor over the file of a pool, opened for reading only; `pages_path` when its pages lie in another one. Prints what it

@@ -1,5 +1,6 @@
 // maru-replay: real requests against a pool, from several processes at once, with every byte checked.
 #include "daemon/tools/replay/board.h"
+#include "daemon/tools/replay/calls_report.h"
 #include "daemon/tools/replay/client_processes.h"
 #include "daemon/tools/replay/options.h"
 #include "daemon/tools/replay/progress.h"
@@ -10,6 +11,7 @@
 
 #include <cstdio>
 #include <maru/maru.h>
+#include <memory>
 
 namespace maru::replay {
 namespace {
@@ -65,6 +67,19 @@ int replay(const Options& options, int argc, char** argv) {
   return report.is_clean(failed) ? 0 : kFailed;
 }
 
+int replay_recordings(const Options& options) {
+  const Result<Recordings> recordings = read_recordings(options.recordings);
+  if (!recordings) return fail(recordings.error());
+  const auto report = std::make_unique<CallReport>();
+  const CallSettings settings{options.socket_path, options.pool, options.order, options.speed, options.recorded_payload_max};
+  if (const Result<void> played = play(*recordings, settings, *report); !played) return fail(played.error());
+  if (options.json)
+    std::printf("%s\n", calls_json(*recordings, *report).dump(2).c_str());
+  else
+    std::fputs(calls_text(*recordings, *report).c_str(), stdout);
+  return has_new_errors(*report) ? kFailed : 0;
+}
+
 }  // namespace
 }  // namespace maru::replay
 
@@ -78,6 +93,7 @@ int main(int argc, char** argv) {
   }
   if (options->help) return std::fputs(kUsage, stdout), 0;
   if (options->version) return std::printf("maru-replay %s\n", maru_version()), 0;
+  if (!options->recordings.empty()) return replay_recordings(*options);
   if (options->is_client) return run_client(*options);
   return replay(*options, argc, argv);
 }

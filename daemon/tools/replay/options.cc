@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <getopt.h>
 
@@ -11,18 +12,28 @@ namespace maru::replay {
 
 const char* const kUsage =
     R"(Usage: maru-replay --trace FILE [options]
+       maru-replay --recording FILE... [options]
 
 Replays a trace of requests against a pool of marud, with several client
 processes at once. For each request a client matches the prefix, reads and
 verifies the blocks that hit, stores the missing ones as a chain, and releases.
 Every byte of every block that hits is compared with what must be there.
 
+With recordings of libmaru-record it plays the recorded calls, each recorded
+thread with a client of its own, and compares what they find.
+
   --trace FILE       requests, one JSON object with "hash_ids" a line
+  --recording FILE   the calls of one process; again for each further process
+  --order ORDER      of recorded calls: "time" as they were made, "fast" each
+                     thread on its own, "dependency" (default) likewise, but
+                     a call waits for those that decide its result
+  --speed X          with --order time: X times as fast (default 1)
   --socket PATH      marud's socket (default: as libmaru, $MARU_SOCKET first)
   --pool NAME        pool (default: "default")
   --clients N        client processes, 1 to 64 (default 4); the next request
                      goes to whoever is free
-  --payload BYTES    bytes of a block (default 16384)
+  --payload BYTES    bytes of a block (default 16384; of a recorded block at
+                     most, default: as recorded)
   --requests N       stop after the first N requests of the trace
   --verify           each client afterwards reads once more what is still there
                      of its share of the blocks
@@ -31,13 +42,17 @@ Every byte of every block that hits is compared with what must be there.
   --help, --version
 
 Exit status: 0 everything that was read was right; 1 wrong bytes, or a client
-failed; 2 the command line is wrong.
+failed, or a recorded call failed that did not when it was recorded; 2 the
+command line is wrong.
 )";
 
 namespace {
 
 enum Option : int {
   kTrace = 1000,
+  kRecording,
+  kOrder,
+  kSpeed,
   kSocket,
   kPool,
   kClients,
@@ -53,6 +68,9 @@ enum Option : int {
 
 const option kLongOptions[] = {
     {"trace", required_argument, nullptr, kTrace},
+    {"recording", required_argument, nullptr, kRecording},
+    {"order", required_argument, nullptr, kOrder},
+    {"speed", required_argument, nullptr, kSpeed},
     {"socket", required_argument, nullptr, kSocket},
     {"pool", required_argument, nullptr, kPool},
     {"clients", required_argument, nullptr, kClients},
@@ -77,6 +95,13 @@ Result<uint64_t> parse_number(const char* option_name, const char* text, uint64_
   return value;
 }
 
+Result<Order> parse_order(const std::string& text) {
+  if (text == "time") return Order::kTime;
+  if (text == "fast") return Order::kFast;
+  if (text == "dependency") return Order::kDependency;
+  return failure(EINVAL, "--order wants time, fast or dependency, not \"" + text + "\"");
+}
+
 }  // namespace
 
 Result<Options> parse_options(int argc, char** argv) {
@@ -86,6 +111,20 @@ Result<Options> parse_options(int argc, char** argv) {
     Result<uint64_t> number = 0;
     switch (chosen) {
       case kTrace: options.trace_path = optarg; break;
+      case kRecording: options.recordings.emplace_back(optarg); break;
+      case kOrder: {
+        const auto order = parse_order(optarg);
+        if (!order) return tl::unexpected<Error>(order.error());
+        options.order = *order;
+        break;
+      }
+      case kSpeed: {
+        char* end = nullptr;
+        options.speed = std::strtod(optarg, &end);
+        if (end == optarg || *end != '\0' || !(options.speed >= 0.001 && options.speed <= 1e6))
+          return failure(EINVAL, std::string("--speed wants a number from 0.001 to 1000000, not \"") + optarg + "\"");
+        break;
+      }
       case kSocket: options.socket_path = optarg; break;
       case kPool: options.pool = optarg; break;
       case kClients:
@@ -94,7 +133,7 @@ Result<Options> parse_options(int argc, char** argv) {
         break;
       case kPayload:
         number = parse_number("--payload", optarg, 1, 1ull << 40);
-        if (number) options.payload_bytes = *number;
+        if (number) options.payload_bytes = options.recorded_payload_max = *number;
         break;
       case kRequests:
         number = parse_number("--requests", optarg, 1, UINT64_MAX);
@@ -115,7 +154,9 @@ Result<Options> parse_options(int argc, char** argv) {
     if (!number) return tl::unexpected<Error>(number.error());
   }
   if (optind < argc) return failure(EINVAL, std::string("unexpected argument ") + argv[optind]);
-  if (options.trace_path.empty()) return failure(EINVAL, "--trace is missing");
+  if (options.trace_path.empty() && options.recordings.empty()) return failure(EINVAL, "--trace or --recording is missing");
+  if (!options.trace_path.empty() && !options.recordings.empty())
+    return failure(EINVAL, "--trace and --recording exclude each other: give one of them");
   return options;
 }
 

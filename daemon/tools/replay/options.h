@@ -1,19 +1,25 @@
 // What the command line of maru-replay says.
 #pragma once
 
+#include "daemon/tools/replay/recorded_calls.h"
 #include "libmaru/base/result.h"
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace maru::replay {
 
 struct Options {
   std::string trace_path;
+  std::vector<std::string> recordings;  // in the place of a trace
+  Order order = Order::kDependency;     // of their calls
+  double speed = 1;
   std::string socket_path;  // empty: where libmaru looks by itself
   std::string pool;         // empty: the default pool
   uint32_t clients = 4;
   uint64_t payload_bytes = 16384;  // of a block
+  uint64_t recorded_payload_max = 0;  // of a recorded block; 0: as recorded
   uint64_t requests_max = 0;       // 0: the whole trace
   bool verify_afterwards = false;
   bool json = false;

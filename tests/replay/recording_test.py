@@ -1,0 +1,146 @@
+"""Calls are recorded by marudctl record, and played by maru-replay: equal pools give equal results, whatever the order of the
+recorded clients; a process that is killed leaves what it has done; a recording that is full or torn says so.
+
+  recording_test.py --marud PROGRAM --marudctl PROGRAM --replay PROGRAM --trace FILE
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+from with_marud import PATIENCE, Marud  # noqa: E402
+
+POOL = {"size": "64MiB", "page_bytes": "4KiB", "region_bytes": "512KiB"}
+failures = []
+
+
+def expect(condition, what):
+    if not condition:
+        failures.append(what)
+        print(f"wrong: {what}", flush=True)
+
+
+def run(command, environment, wanted=0):
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=600)
+    expect(wanted is None or done.returncode == wanted, f"{command[0]} ended with {done.returncode}: {done.stderr}")
+    return done
+
+
+def record(arguments, marud, folder, *more, clients=3, requests=150):
+    command = [arguments.marudctl, "record", folder / "calls", "--", arguments.replay, "--trace", arguments.trace, "--requests",
+               requests, "--payload", 2048, "--clients", clients, "--no-progress", "--json", *more]
+    report = json.loads(run(command, marud.environment).stdout)
+    return report, sorted(folder.glob("calls.*"))
+
+
+def play(arguments, files, *more, wanted=0):
+    """On a fresh pool."""
+    with Marud(arguments.marud, **POOL) as marud:
+        words = [word for file in files for word in ("--recording", file)]
+        done = run([arguments.replay, *words, "--json", *more], marud.environment, wanted)
+        return json.loads(done.stdout) if done.stdout else done
+
+
+def equal_pools_give_equal_results(arguments, folder):
+    with Marud(arguments.marud, **POOL) as marud:
+        report, files = record(arguments, marud, folder, clients=1)
+    played = play(arguments, files)
+    match, store = played["operations"]["match"], played["operations"]["store_chain"]
+    expect(match["recorded_found"] == match["found"] == report["hit_blocks"] > 0, f"hits: {match}, {report['hit_blocks']}")
+    expect(match["same_result"] == match["calls"] == 150, f"matches: {match}")
+    expect(store["same_result"] == store["calls"] and store["errors"] == 0, f"stores: {store}")
+    expect(played["recorded"]["parents_unknown"] == played["recorded"]["torn_bytes"] == 0, played["recorded"])
+    for order in (["--order", "fast"], ["--order", "time", "--speed", "50"]):
+        once_more = play(arguments, files, *order)
+        expect(once_more["operations"]["match"]["same_result"] == 150, f"one client, {order}: {once_more['operations']}")
+
+
+def several_clients_are_played_at_once(arguments, folder):
+    with Marud(arguments.marud, **POOL) as marud:
+        _, files = record(arguments, marud, folder)
+    expect(len(files) == 3, f"one file for each process that calls libmaru: {files}")
+    played = play(arguments, files, wanted=None)  # a store whose parent another client stored at that moment may fail
+    match = played["operations"]["match"]
+    expect(played["recorded"]["threads"] == 3 and match["calls"] == 150, played)
+    # Where calls of two clients overlapped, the recording does not tell which came first.
+    expect(abs(match["found"] - match["recorded_found"]) <= 0.02 * match["keys"], f"hits: {match}")
+
+
+def a_killed_process_leaves_its_calls(arguments, folder):
+    with Marud(arguments.marud, **POOL) as marud:
+        command = [arguments.marudctl, "record", folder / "calls", "--", arguments.replay, "--trace", arguments.trace,
+                   "--payload", "2048", "--clients", "1", "--no-progress"]
+        process = subprocess.Popen([str(word) for word in command], env=marud.environment, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE
+        while not (pids := [int(file.suffix[1:]) for file in folder.glob("calls.*") if int(file.suffix[1:]) != process.pid]):
+            assert time.monotonic() < deadline, "no client recorded anything"
+            time.sleep(0.01)
+        while sum(block != bytes(4096) for block in blocks_of(folder / f"calls.{pids[0]}")) < 20:
+            assert time.monotonic() < deadline, "the client recorded nothing"
+            time.sleep(0.01)
+        os.kill(pids[0], signal.SIGKILL)
+        process.wait(PATIENCE)
+    played = play(arguments, [folder / f"calls.{pids[0]}"])
+    expect(played["operations"]["match"]["calls"] > 10, played)
+
+
+def blocks_of(file):
+    data = file.read_bytes()
+    return [data[at:at + 4096] for at in range(0, len(data), 4096)]
+
+
+def damage_is_said(arguments, folder):
+    with Marud(arguments.marud, **POOL) as marud:
+        _, (whole,) = record(arguments, marud, folder, clients=1)
+        limited = {**marud.environment, "MARU_RECORD_BYTES": str(64 << 10)}
+        many = [arguments.marudctl, "record", folder / "full", "--", arguments.replay, "--trace", arguments.trace, "--requests",
+                "200", "--payload", "64", "--clients", "1", "--no-progress"]
+        run(many, limited)
+    (full,) = folder.glob("full.*")
+    expect(play(arguments, [full], wanted=None)["recorded"]["dropped"] > 0, "a full recording counts what it dropped")
+    data = bytearray(whole.read_bytes())
+    second = 64 + int.from_bytes(data[68:72], "little")
+    data[second:second + 4] = bytes(4)  # its writer died before it was complete
+    (folder / "torn").write_bytes(data)
+    torn, before = play(arguments, [folder / "torn"])["recorded"], play(arguments, [whole])["recorded"]
+    expect(torn["calls"] == before["calls"] - 1 and torn["torn_bytes"] > 0, f"{torn}, before {before}")
+    for name, content, said in (("text", b"no recording at all" * 9, "this is no recording"), ("short", b"x", "1 bytes"),
+                                ("later", bytes(data[:8]) + b"\x09" + bytes(data[9:]), "version 9")):
+        (folder / name).write_bytes(content)
+        done = play(arguments, [folder / name], wanted=1)
+        expect(said in done.stderr, f"{name}: {done.stderr}")
+
+
+def a_path_that_cannot_be_written_is_said(arguments, folder):
+    with Marud(arguments.marud, **POOL) as marud:
+        done = run([arguments.marudctl, "record", folder / "there is no such folder/calls", "--", arguments.replay, "--trace",
+                    arguments.trace, "--requests", "2", "--clients", "1", "--no-progress"], marud.environment)
+        expect("Calls are not recorded" in done.stderr, done.stderr)
+        done = run([arguments.marudctl, "record", folder / "calls", "--", folder / "no program"], marud.environment, 3)
+        expect("cannot run" in done.stderr, done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("--marud", "--marudctl", "--replay", "--trace"):
+        parser.add_argument(name, required=True, type=pathlib.Path)
+    arguments = parser.parse_args()
+    for name, value in vars(arguments).items():
+        setattr(arguments, name, value.resolve())
+    for test in (equal_pools_give_equal_results, several_clients_are_played_at_once, a_killed_process_leaves_its_calls,
+                 damage_is_said, a_path_that_cannot_be_written_is_said):
+        with tempfile.TemporaryDirectory() as folder:
+            test(arguments, pathlib.Path(folder))
+        print(f"done: {test.__name__}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
