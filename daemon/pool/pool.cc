@@ -48,7 +48,8 @@ Result<void> Pool::State::begin(uint64_t now) {
   core.now_ms = now;
   boot_words(core.config.sharing.boot_id.empty() ? current_boot_id() : core.config.sharing.boot_id, core.boot_id);
   core.pid_namespace = own_pid_namespace();
-  if (auto claimed = claim_slot(); !claimed) return claimed;
+  if (auto claimed = slot.claim(); !claimed) return claimed;
+  hosts.set_up();
   lanes.set_up();
   core.pin_counts.assign(shm::PinTable::counts_needed(core.region.layout()), AtomicU32{});
   core.pins = shm::PinTable(core.region, lanes.first, core.pin_counts);
@@ -242,16 +243,16 @@ Pool::~Pool() = default;
 
 Result<void> Pool::close() {
   const bool is_shared = state_->core.region.is_shared();
-  state_->hosts.heartbeat.reset();
+  state_->slot.end_heartbeat();
   // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
-  if (is_shared && state_->is_own_slot_lost()) {
+  if (is_shared && state_->slot.is_lost()) {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return {};
   }
   // Nobody waits for the end of a check at rest any more, and who ended during it is gone.
   state_->drop_rest_audit();
   for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
-  state_->finish_lanes(kReclaimPagesAtClose);
+  state_->reclaim.finish_lanes(kReclaimPagesAtClose);
   state_->queues.reorder_now();  // half of that is an order that an audit takes for damaged
   if (state_->recency.has_backlog()) state_->recency.drain_all();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
@@ -271,7 +272,7 @@ const format::Header& Pool::header() const { return state_->core.region.header()
 const Device& Pool::device() const { return *state_->core.device; }
 uint64_t Pool::epoch() const { return state_->core.epoch; }
 uint32_t Pool::host() const { return state_->core.host; }
-const std::string& Pool::lost_because() const { return state_->hosts.lost_because; }
+const std::string& Pool::lost_because() const { return state_->slot.lost_because(); }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
@@ -283,8 +284,8 @@ bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t 
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                       FileDescriptor* ret_control) {
-  if (core.region.is_shared() && is_own_slot_lost())
-    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + hosts.lost_because);
+  if (core.region.is_shared() && slot.is_lost())
+    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + slot.lost_because());
   if (keeps_lane(who, previous_lane, previous_generation)) return lanes.keep(who, previous_lane);
   auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
   if (!control) return failure(control.error().code, control.error().doing);
@@ -297,7 +298,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     uint32_t coming = lanes.first + 1;
     while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
     if (coming == lanes.end) break;
-    if (!reclaim_lane(coming, kLinesPerTurn))
+    if (!reclaim.reclaim_lane(coming, kLinesPerTurn))
       return failure(EAGAIN,
                      "attach to pool \"" + core.config.name + "\": every lane is in use, and one is being taken back");
   }
@@ -321,9 +322,8 @@ bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
 bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
 
 bool Pool::is_reclaiming() const {
-  const PoolHosts& hosts = state_->hosts;
   return !state_->ended_lanes.empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
-         hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
+         state_->reclaims.is_busy();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
@@ -334,7 +334,7 @@ void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
   state_->lane_ended(lane);
   if (state_->lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
-    state_->reclaim_lane(lane, kReclaimLinesAtOnce);
+    state_->reclaim.reclaim_lane(lane, kReclaimLinesAtOnce);
 }
 
 void Pool::client_died(uint32_t lane) { state_->lane_ended(lane); }
@@ -358,10 +358,10 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
   const auto begun = came ? *came : std::chrono::steady_clock::now();
   std::string lost_because;
   if (state_->core.region.is_shared()) {
-    if (state_->is_own_slot_lost())
-      lost_because = state_->hosts.lost_because;
+    if (state_->slot.is_lost())
+      lost_because = state_->slot.lost_because();
     else
-      state_->look_at_regions();
+      state_->hosts.look_at_regions();
   }
   const uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
   Pending<RentResult> answer =
@@ -461,6 +461,20 @@ std::string Pool::bad_control_memory() const { return state_->core.bad_control_m
 std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
   state_->core.now_ms = now_ms;
   return state_->poison.report_bad_page(page);
+}
+
+// The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
+void Pool::State::leave_slot() {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
+    if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
+  retired.finish_all();
+  if (retired.size() != 0 || reclaims.is_busy()) return;
+  for (uint32_t i : regions.own_regions())
+    if (regions[i].state != RegionState::kUnused) grants.settle_region(i);
+  shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
+  lanes.show_lane(lanes.first, format::LaneState::kFree);
+  shm::set_lane_bit(core.region, lanes.first, false);
+  slot.give_up();
 }
 
 }  // namespace maru::daemon

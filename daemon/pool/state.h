@@ -21,14 +21,14 @@
 #include "daemon/pool/eviction/retired_blocks.h"
 #include "daemon/pool/feed/pool_feed.h"
 #include "daemon/pool/findings.h"
-#include "daemon/pool/hosts/pool_hosts.h"
+#include "daemon/pool/hosts/hosts.h"
 #include "daemon/pool/lanes/lane_table.h"
 #include "daemon/pool/lanes/pin_ages.h"
-#include "daemon/pool/limits.h"
 #include "daemon/pool/memory/evictions.h"
-#include "daemon/pool/page_bits.h"
 #include "daemon/pool/parts.h"
 #include "daemon/pool/pool.h"
+#include "daemon/pool/reclaim/reclaim.h"
+#include "daemon/pool/reclaim/recounts.h"
 #include "daemon/pool/region_table.h"
 #include "daemon/pool/removal/deletions.h"
 #include "daemon/pool/tenants/pool_tenants.h"
@@ -94,15 +94,16 @@ struct Pool::State final {
   Renting renting{{core, lanes, regions, tenants, queues, retired, held, recency, evictor, expired, room, grants, sweep,
                    windows, takeovers, drain}};
   Evictions evictions{{core, lanes, regions, tenants, queues, rounds, recency, evictor, sweep, renting}};
+  PinAges pin_ages;
+  Reclaim reclaim{{core, lanes, pin_ages, regions, tenants, findings, retired, recency, evictor, grants, renting}};
+  Recounts recounts{{core, lanes, regions, findings, queues}};
+  OwnSlot slot{core};
+  HostReclaims reclaims{{core, lanes, regions, tenants, findings, queues, recency, grants}};
+  Wishes wishes{core, regions, grants, takeovers};
+  Hosts hosts{{core, regions, queues, drain, slot, reclaims, wishes}};
   uint64_t reorders_seen = 0;
   std::vector<Answered<nlohmann::json>> ordered_replies;  // of those who wait for the end of a new order
   Answers<nlohmann::json> answers;
-
-  std::vector<shm::Recount> recounts;  // the pass that is under way
-  enum class RecountPart : uint8_t { kBegin, kPages, kCommit, kPlaces } recount_part = RecountPart::kBegin;  // of it
-  uint64_t recount_next = 0;                                                                                 // page
-  size_t recounts_settled = 0;  // the first ones, whose counts are in; then those that have their places in the order
-  uint64_t recount_again_ms = 0;
 
   struct QuotaCommand {
     uint64_t ticket;
@@ -110,16 +111,13 @@ struct Pool::State final {
     nlohmann::json request;
   };
   std::deque<QuotaCommand> quotas;  // the first one is being written down
-  std::optional<Takeover> giving;   // for another host
 
-  PinAges pin_ages;
   uint64_t pin_look_next = 0;
   uint64_t pin_look_count = 0;  // of the lane that is being looked at
   uint64_t pins_overdue_total = 0;
   OverduePins overdue_news;  // not logged yet
   Upkeep upkeep;             // what is left until the next pause
   uint64_t last_upkeep_ms = 0, last_pin_look_ms = 0, last_cooling_ms = 0;
-  PoolHosts hosts;
   nlohmann::json audit_json;  // the last audit, for the status
 
   // pool.cc: lanes and life cycle
@@ -147,83 +145,15 @@ struct Pool::State final {
   void drop_bad(std::span<uint8_t> bad, Verified& verified);
   nlohmann::json repair_bookkeeping(Verified& verified);  // restart/repair.cc
   // pool_hosts.cc: a pool that several hosts share
-  Result<void> claim_slot();
-  void write_machine_id();
   void leave_slot();
-  void watch_hosts();
-  void watch_host(uint32_t host);
-  void log_host_change(uint32_t host, shm::HostClaim from, shm::HostClaim to);
-  void suspect_if_silent(uint32_t host);
-  void fence_if_suspect(uint32_t host);
-  void take_over_reclaim(uint32_t host);
-  bool is_own_slot_lost();
-  std::string why_not_fenced(uint32_t host, const std::string& name) const;
-  void start_fencing(uint32_t host);
-  void watch_fencing();
-  bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);
-  void look_at_regions();
   nlohmann::json list_hosts() const;
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   // How many are live, suspect and dead; nothing of a pool that one host has for itself.
   std::optional<std::array<uint64_t, metrics::kHostStates>> hosts_by_state() const;
   nlohmann::json declare_host_dead(const nlohmann::json& request);
 
-  // hosts/host_reclaim.cc: what a dead host held
-  void begin_host_reclaim(uint32_t host);
-  bool step_host_reclaim(uint64_t pages);
-  template <typename Take>
-  bool take_dead_lanes(uint32_t& next, uint64_t count, Take&& take);
-  bool compare_children(uint64_t pages);
-  bool settle_inherited(uint64_t pages);
-  bool release_overflow(uint64_t count);
-  bool drop_host_reclaim();
-  void finish_host_reclaim();
-
-  // memory/regions.cc: who rents which region, and FREE pages
-
-  // memory/room.cc: room in the file system of a pool's file
-
-  // memory/rent.cc
-
-  // memory/takeover.cc: a region of one client for another
-
-  // hosts/wish.cc: a region of this host for another one
-  void begin_giving();
-  bool step_giving();
-  void answer_wish();
-
-  // eviction/evict.cc
-
-  // eviction/background.cc: between the watermarks
-
-  // eviction/evict_key_cells.cc: room for long keys
-
-  // eviction/make_room.cc: "evict" of administrators
-  nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
-
-  // memory/window.cc: room for a run among blocks of other sizes
-
   // eviction/policy.cc: what the policy is asked, and told of the blocks
   nlohmann::json when_ordered(nlohmann::json reply, uint64_t* ret_ticket);
-
-  // eviction/recency.cc
-
-  // lanes/reclaim.cc
-  void begin_reclaim(uint32_t lane);
-  bool end_pins(uint32_t lane, const LineBudget& budget);
-  void end_pins_of_the_dead(const LineBudget& budget);
-  bool step_reclaim(const LineBudget& budget);
-  bool reclaim_lane(uint32_t lane, uint64_t lines);
-  bool settle_lane(uint32_t lane, const LineBudget& budget);
-  void finish_lane(uint32_t lane);
-  void finish_lanes(uint64_t pages);
-  void take_findings(uint64_t lines = kLinesPerTurn);
-  void evict_orphans(const LineBudget& budget);
-  bool begin_recounts(size_t most, size_t a_step);
-  bool commit_recounts(size_t a_step);
-  bool step_recounts(bool in_turns);
-
-  // removal/tree.cc
 
   // removal/delete.cc
   nlohmann::json remove(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
@@ -231,12 +161,11 @@ struct Pool::State final {
   void collect_answers();
   nlohmann::json wait_for(uint64_t ticket, uint64_t* ret_ticket);
   nlohmann::json drain_json() const;
+  nlohmann::json make_room(const nlohmann::json& request, uint64_t* ret_ticket);
 
   // tenants/quota.cc
   nlohmann::json quota(const std::string& command, const nlohmann::json& request, uint64_t* ret_ticket);
   void step_quotas();
-
-  // memory/drain.cc
 
   // removal/poison.cc: bad memory
   nlohmann::json poison_command(const nlohmann::json& request);
@@ -281,8 +210,6 @@ struct Pool::State final {
   // inspect/map.cc
   void cool_regions();
   nlohmann::json map() const;
-
-  // feed/pool_feed.cc: blocks that come and go, for followers
 
   // inspect/metrics.cc
   bool take_census(metrics::PageCensus& census, uint64_t count) const;

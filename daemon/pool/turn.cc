@@ -52,16 +52,16 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kHeld:
       if (held.is_pass_due()) held.look(budget.left());
       return !recency.has_ended(rounds.wanted);
-    case kReclaim: return step_reclaim(budget);
-    case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
-    case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
+    case kReclaim: return reclaim.step(budget);
+    case kHostReclaim: return reclaims.step(kLinkedPagesPerTurn);
+    case kFindings: reclaim.take_findings(budget.left()); return !findings.orphans.empty();
     case kPoison: return poison.step();
     case kDeletions: return deletions.step();
     case kEvictions: return evictions.step();
     case kExpired: return expired.step();
     case kAudit: return step_audit();
     case kRestAudit: return step_rest_audit();
-    case kRecounts: return step_recounts(true);
+    case kRecounts: return recounts.step(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
     case kFeed: return feed.fill(kSweepPagesPerTurn);
@@ -116,13 +116,10 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
 // Returns true when there is more to do right away.
 bool Pool::State::turn() {
   if (core.region.is_shared()) {
-    watch_hosts();
-    if (!hosts.lost_because.empty()) return false;
+    hosts.watch();
+    if (!slot.lost_because().empty()) return false;
   }
-  if (hosts.heartbeat)
-    hosts.heartbeat->loop_turns();
-  else
-    core.region.host(core.host).heartbeat_ms.store_relaxed(core.now_ms);  // for readers that only look
+  slot.beat();
   if (is_quiesced()) return step_rest_audit();
   queues.separate_tenants();
   cool_regions();

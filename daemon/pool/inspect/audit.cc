@@ -142,14 +142,14 @@ bool Pool::State::step_rest_audit() {
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
       // Whoever waits for that says whether there is more to do right away.
       if (!audit.settle_until_ms) audit.settle_until_ms = core.now_ms + kSettlePauseMs;
-      take_findings();
+      reclaim.take_findings();
       // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
-      const bool has_settled = !lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && hosts.reclaim.host == kNoHost &&
-                               hosts.waiting.empty() && findings.parents.empty() && recounts.empty() &&
-                               findings.orphans.empty() && !deletions.is_busy();
+      const bool has_settled = !lanes.has_lane_in(LaneRecord::Phase::kReclaiming) && !reclaims.is_busy() &&
+                               findings.parents.empty() && !recounts.is_under_way() && findings.orphans.empty() &&
+                               !deletions.is_busy();
       if (!has_settled && rests(core.now_ms, *audit.settle_until_ms, kSettlePauseMs)) return false;
       recency.drain(kTouchesPerDrain);
-      take_findings();
+      reclaim.take_findings();
       retired.finish(kRetiredLinesPerTurn);
       audit.is_prepared = true;
     }
@@ -206,10 +206,10 @@ void Pool::State::lane_ended(uint32_t lane) {
 
 // A lane of a slot that is not ours any more may be another host's client's by now.
 void Pool::State::end_lane(uint32_t lane) {
-  if (core.region.is_shared() && is_own_slot_lost())
+  if (core.region.is_shared() && slot.is_lost())
     lanes.records[lane].phase = LaneRecord::Phase::kFree;
   else
-    begin_reclaim(lane);
+    reclaim.begin(lane);
 }
 
 json Pool::State::check_now() {
@@ -236,7 +236,7 @@ bool Pool::State::step_audit() {
 json Pool::State::check_at_rest() {
   recency.drain_all();
   sweep.step(core.pages());
-  take_findings();
+  reclaim.take_findings();
   retired.finish_all();
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
   shm::AuditRequest audit_request = live_audit_request();

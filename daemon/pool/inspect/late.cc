@@ -49,8 +49,8 @@ json Pool::State::wait_for(uint64_t ticket, uint64_t* ret_ticket) {
   return {};
 }
 
-// "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and the memory when the last
-// pin does. Without a place for a ticket it is done when this returns, and so below.
+// "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and the memory when the
+// last pin does. Without a place for a ticket it is done when this returns, and so below.
 json Pool::State::remove(const std::string& command, const json& request, uint64_t* ret_ticket) {
   if (ret_ticket && *ret_ticket != 0) return late_answer(ret_ticket);
   const bool is_clear = command == "clear";

@@ -102,8 +102,8 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   // No block gets a place in the order yet: rebuild_queues() below sorts all of them, and single places would be searched for.
   queues.begin_adoption();
   for (int tries = 0; tries < 3 && !findings.parents.empty(); ++tries) {
-    recount_again_ms = 0;
-    step_recounts(false);
+    recounts.resume();
+    recounts.step(false);
   }
   for (uint32_t i = 0; i < regions.size(); ++i)
     if (regions[i].state == RegionState::kRented) {
@@ -119,7 +119,7 @@ void Pool::State::adopt_pages(std::span<const LaneId> begun) {
   // What the last marud had read of the lanes of other hosts nobody knows.
   for (uint32_t lane = 0; lane < lanes.records.size(); ++lane)
     if (!lanes.is_own(lane)) lanes.records[lane].lost_before = lanes.records[lane].touches.lost();
-  take_findings(kNever);
+  reclaim.take_findings(kNever);
   retired.finish_all();
 }
 

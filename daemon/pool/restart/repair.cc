@@ -72,8 +72,8 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     // Blocks whose ancestors went, all of a chain at once, and blocks that no entry names any more.
     std::vector<uint8_t> none_more(core.pages(), 0);
     drop_bad(none_more, verified);
-    recount_again_ms = 0;
-    step_recounts(false);
+    recounts.resume();
+    recounts.step(false);
     report = check_at_rest();
   }
   log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core.config.name,

@@ -120,7 +120,7 @@ void Pool::State::drop_bad(std::span<uint8_t> bad, Verified& verified) {
 
 Result<Pool::Verified> Pool::State::verify(const VerifyProgress& progress) {
   for (uint32_t lane = 1; lane < core.region.lanes(); ++lane)
-    if (lanes.is_live(lane) && !lanes.records[lane].same_boot) begin_reclaim(lane);
+    if (lanes.is_live(lane) && !lanes.records[lane].same_boot) reclaim.begin(lane);
   // Each turn takes back a part of what is left, and every lane is taken back once.
   for (uint64_t turns = 0; turns < 64 * (core.pages() / kLinkedPagesPerTurn + 1) * core.region.lanes() && turn();
        ++turns) {
