@@ -2,6 +2,7 @@
 
 #include "daemon/base/log.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
+#include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/pool/hosts/host_record.h"
+#include "daemon/pool/hosts/pool_hosts.h"
 #include "daemon/system/boot_id.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/region/flush.h"

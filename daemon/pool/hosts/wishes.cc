@@ -1,6 +1,7 @@
 #include "daemon/pool/hosts/wishes.h"
 
 #include "daemon/base/log.h"
+#include "daemon/pool/hosts/pool_hosts.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/region_handover.h"

@@ -48,7 +48,6 @@ bool Recounts::commit(size_t a_step) {
 // get their places in the order. Until then they are out of the order, as if marud had read no use of them. A step at a time,
 // or a whole pass at once. Returns true when there is more to do right away.
 bool Recounts::step(bool in_turns) {
-  using Part = Part;
   const LineBudget budget(core_.meter, in_turns ? kLinesPerTurn : kNever),
       places(core_.meter, in_turns ? kPlaceLinesPerTurn : kNever);
   const size_t a_step = in_turns ? kRecountsPerTurn : SIZE_MAX;
