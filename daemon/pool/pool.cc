@@ -349,4 +349,18 @@ void Pool::give_up_turns() {
   for (const uint32_t lane : state_->ended.take()) give_up_lane(lane);
 }
 
+// The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
+void Pool::State::leave_slot() {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
+    if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
+  retired.finish_all();
+  if (retired.size() != 0 || reclaims.is_busy()) return;
+  for (uint32_t i : regions.own_regions())
+    if (regions[i].state != RegionState::kUnused) grants.settle_region(i);
+  shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
+  lanes.show_lane(lanes.first, format::LaneState::kFree);
+  shm::set_lane_bit(core.region, lanes.first, false);
+  slot.give_up();
+}
+
 }  // namespace maru::daemon
