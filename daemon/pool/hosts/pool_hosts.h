@@ -1,6 +1,7 @@
 // What a marud has seen of another host of a shared pool, and how long each of its steps waits.
 #pragma once
 
+#include "daemon/pool/hosts/heartbeat.h"
 #include "libmaru/shm/region/host_claim.h"
 
 #include <cstdint>

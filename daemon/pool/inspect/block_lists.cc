@@ -1,6 +1,7 @@
 #include "daemon/pool/inspect/block_lists.h"
 
 #include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
 #include "daemon/pool/inspect/names.h"
 #include "libmaru/shm/blocks/hash.h"
