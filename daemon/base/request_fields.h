@@ -1,5 +1,5 @@
 // What administration requests hold, and how refusals and keys are written in replies. For the parts of a pool that answer
-// them (inspect/lists.cc and others).
+// them (daemon/pool/inspect).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // How much one step of a pool's work may be: what a turn of the pool does, and a turn of a request, before others have theirs.
 // Every request waits for the step under way, whatever pool it is for. So a step reads some thousand lines, which takes one or
-// two tenths of a millisecond, and the rest waits for the next turns. For the pool*.cc files alone.
+// two tenths of a millisecond, and the rest waits for the next turns.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
 #include "daemon/memory/medium.h"
-#include "daemon/pool/state.h"
+#include "daemon/pool/parts.h"
 #include "daemon/system/boot_id.h"
 #include "daemon/system/control_group.h"
 #include "daemon/system/peer.h"
@@ -48,7 +48,8 @@ Result<void> Pool::State::begin(uint64_t now) {
   core.now_ms = now;
   boot_words(core.config.sharing.boot_id.empty() ? current_boot_id() : core.config.sharing.boot_id, core.boot_id);
   core.pid_namespace = own_pid_namespace();
-  if (auto claimed = claim_slot(); !claimed) return claimed;
+  if (auto claimed = slot.claim(); !claimed) return claimed;
+  hosts.set_up();
   lanes.set_up();
   core.pin_counts.assign(shm::PinTable::counts_needed(core.region.layout()), AtomicU32{});
   core.pins = shm::PinTable(core.region, lanes.first, core.pin_counts);
@@ -219,16 +220,16 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
     return tl::unexpected(written.error());
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
   std::vector<LaneId> begun;
-  state->adopt_lanes(&begun);
+  state->restart.adopt_lanes(&begun);
   state->tenants.adopt();
-  state->adopt_regions();
+  state->restart.adopt_regions();
   state->room.adopt();
-  state->adopt_pages(begun);
+  state->restart.adopt_pages(begun);
   state->room.close_bare_pages();  // pages of dead lanes are FREE by now
-  state->finish_begun_lanes(begun);
+  state->restart.finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->core.region.is_shared()) shm::repair_entries(state->core.region, 0, state->core.region.buckets());
-  state->adopt_audit();
+  state->audits.adopt();
   if (state->core.region.is_shared()) state->core.device->share();
   if (state->core.device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
@@ -242,16 +243,16 @@ Pool::~Pool() = default;
 
 Result<void> Pool::close() {
   const bool is_shared = state_->core.region.is_shared();
-  state_->hosts.heartbeat.reset();
+  state_->slot.end_heartbeat();
   // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
-  if (is_shared && state_->is_own_slot_lost()) {
+  if (is_shared && state_->slot.is_lost()) {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return {};
   }
   // Nobody waits for the end of a check at rest any more, and who ended during it is gone.
-  state_->drop_rest_audit();
-  for (const uint32_t lane : state_->take_ended_lanes()) state_->end_lane(lane);
-  state_->finish_lanes(kReclaimPagesAtClose);
+  state_->audits.drop_at_rest();
+  for (const uint32_t lane : state_->ended.take()) state_->ended.end(lane);
+  state_->reclaim.finish_lanes(kReclaimPagesAtClose);
   state_->queues.reorder_now();  // half of that is an order that an audit takes for damaged
   if (state_->recency.has_backlog()) state_->recency.drain_all();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
@@ -271,20 +272,20 @@ const format::Header& Pool::header() const { return state_->core.region.header()
 const Device& Pool::device() const { return *state_->core.device; }
 uint64_t Pool::epoch() const { return state_->core.epoch; }
 uint32_t Pool::host() const { return state_->core.host; }
-const std::string& Pool::lost_because() const { return state_->hosts.lost_because; }
+const std::string& Pool::lost_because() const { return state_->slot.lost_because(); }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
 // A process may say goodbye during a check at rest.
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!lanes.keeps_lane(who, lane, generation)) return false;
-  return std::find(ended_lanes.begin(), ended_lanes.end(), lanes.id(lane)) == ended_lanes.end();
+  return !ended.waits(lanes.id(lane));
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                       FileDescriptor* ret_control) {
-  if (core.region.is_shared() && is_own_slot_lost())
-    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + hosts.lost_because);
+  if (core.region.is_shared() && slot.is_lost())
+    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + slot.lost_because());
   if (keeps_lane(who, previous_lane, previous_generation)) return lanes.keep(who, previous_lane);
   auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
   if (!control) return failure(control.error().code, control.error().doing);
@@ -297,7 +298,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     uint32_t coming = lanes.first + 1;
     while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
     if (coming == lanes.end) break;
-    if (!reclaim_lane(coming, kLinesPerTurn))
+    if (!reclaim.reclaim_lane(coming, kLinesPerTurn))
       return failure(EAGAIN,
                      "attach to pool \"" + core.config.name + "\": every lane is in use, and one is being taken back");
   }
@@ -317,13 +318,12 @@ bool Pool::is_lane_coming() const {
          !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
 }
 
-bool Pool::is_writing_limits() const { return !state_->quotas.empty(); }
+bool Pool::is_writing_limits() const { return state_->limit_commands.is_busy(); }
 bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
 
 bool Pool::is_reclaiming() const {
-  const PoolHosts& hosts = state_->hosts;
-  return !state_->ended_lanes.empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
-         hosts.reclaim.host != kNoHost || !hosts.waiting.empty();
+  return !state_->ended.waiting().empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
+         state_->reclaims.is_busy();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
@@ -332,12 +332,12 @@ bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generat
 
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
-  state_->lane_ended(lane);
+  state_->audits.lane_ended(lane);
   if (state_->lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
-    state_->reclaim_lane(lane, kReclaimLinesAtOnce);
+    state_->reclaim.reclaim_lane(lane, kReclaimLinesAtOnce);
 }
 
-void Pool::client_died(uint32_t lane) { state_->lane_ended(lane); }
+void Pool::client_died(uint32_t lane) { state_->audits.lane_ended(lane); }
 
 void Pool::give_up_lane(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->lanes.records[lane].phase = LaneRecord::Phase::kFree;
@@ -345,122 +345,22 @@ void Pool::give_up_lane(uint32_t lane) {
 
 void Pool::give_up_turns() {
   state_->feed.end();
-  state_->drop_rest_audit();
-  for (const uint32_t lane : state_->take_ended_lanes()) give_up_lane(lane);
+  state_->audits.drop_at_rest();
+  for (const uint32_t lane : state_->ended.take()) give_up_lane(lane);
 }
 
-// -- the rest of the interface ----------------------------------------------------------------------------------------
-
-RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits,
-                      uint32_t request_id, uint64_t* ret_ticket,
-                      std::optional<std::chrono::steady_clock::time_point> came) {
-  state_->core.now_ms = now_ms;
-  const auto begun = came ? *came : std::chrono::steady_clock::now();
-  std::string lost_because;
-  if (state_->core.region.is_shared()) {
-    if (state_->is_own_slot_lost())
-      lost_because = state_->hosts.lost_because;
-    else
-      state_->look_at_regions();
-  }
-  const uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
-  Pending<RentResult> answer =
-      state_->renting.rent(lane, request, limits, request_id, round, ret_ticket != nullptr, lost_because);
-  state_->regions.show_frees();
-  if (!answer.now) {
-    *ret_ticket = answer.ticket;
-    return {};
-  }
-  const auto lasted = std::chrono::steady_clock::now() - begun;
-  state_->core.totals.rent_latency.add(uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(lasted).count()));
-  return *std::move(answer.now);
-}
-
-RentResult Pool::give_up_rent(uint32_t lane) { return state_->renting.give_up(lane); }
-
-DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
-                                   uint64_t* ret_ticket) {
-  state_->core.now_ms = now_ms;
-  Pending<DeleteTreeResult> answer = state_->deletions.begin(state_->lanes.id(lane), request);
-  *ret_ticket = answer.ticket;
-  return answer.now.value_or(DeleteTreeResult());
-}
-
-std::vector<DeletedTree> Pool::take_deleted_trees() { return state_->deletions.take_deleted_trees(); }
-
-int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
-  state_->core.now_ms = now_ms;
-  if (state_->lanes.is_live(lane))
-    return state_->tenants.grant(lane, request.account, request.tenant, request.bytes, now_ms, ret_why);
-  *ret_why = "this lane is not in use";
-  return ENOTCONN;
-}
-
-void Pool::set_tenant_limits(const TenantSettings& at_run_time,
-                             std::function<Result<void>(const TenantSettings& at_run_time)> save) {
-  state_->tenants.set_limits(at_run_time, std::move(save));
-}
-
-nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
-                           uint64_t* ret_ticket) {
-  state_->core.now_ms = now_ms;
-  return state_->admin(command, request, ret_ticket);
-}
-
-bool Pool::may_rent(uint64_t ticket) const { return state_->renting.may_rent(ticket); }
-
-Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
-  state_->core.now_ms = now_ms;
-  return state_->queues.set_policy(name, options, in_turns);
-}
-
-nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
-  return state_->when_ordered(std::move(reply), ret_ticket);
-}
-
-nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late_answer(ret_ticket); }
-
-nlohmann::json Pool::status_json(uint64_t) const {
-  metrics::PageCensus census;
-  state_->take_census(census, kNever);
-  return state_->status(census);
-}
-nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { return state_->status(census); }
-nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->lane_status(lane); }
-nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->lanes_elsewhere(from); }
-bool Pool::is_shared() const { return state_->core.region.is_shared(); }
-
-int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why) {
-  state_->core.now_ms = now_ms;
-  if (state_->lanes.is_live(lane)) return state_->bucket_room.make(request, ret_why);
-  *ret_why = "this lane is not in use";
-  return ENOTCONN;
-}
-
-Result<FollowGrant> Pool::follow(uint64_t now_ms) {
-  state_->core.now_ms = now_ms;
-  if (!state_->feed.is_there()) state_->recency.drain(kTouchesPerDrain);  // what was stored before is no news
-  return state_->feed.follow();
-}
-
-void Pool::unfollow(uint64_t incarnation) { state_->feed.unfollow(incarnation); }
-
-std::optional<uint64_t> Pool::feed_turn_ms() const { return state_->feed.turn_ms(); }
-
-void Pool::set_draining(bool draining, uint64_t now_ms) {
-  if (now_ms != 0) state_->core.now_ms = now_ms;
-  state_->drain.set(draining);
-}
-
-bool Pool::is_drained() const { return state_->drain.is_done(); }
-std::vector<TakenRegion> Pool::take_drained_regions() { return state_->drain.take_news(); }
-nlohmann::json Pool::drain_json() const { return state_->drain_json(); }
-
-std::string Pool::bad_control_memory() const { return state_->core.bad_control_memory(); }
-
-std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
-  state_->core.now_ms = now_ms;
-  return state_->poison.report_bad_page(page);
+// The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
+void Pool::State::leave_slot() {
+  for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
+    if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
+  retired.finish_all();
+  if (retired.size() != 0 || reclaims.is_busy()) return;
+  for (uint32_t i : regions.own_regions())
+    if (regions[i].state != RegionState::kUnused) grants.settle_region(i);
+  shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
+  lanes.show_lane(lanes.first, format::LaneState::kFree);
+  shm::set_lane_bit(core.region, lanes.first, false);
+  slot.give_up();
 }
 
 }  // namespace maru::daemon

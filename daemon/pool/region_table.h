@@ -37,7 +37,7 @@ struct RegionEntry {
     uint64_t run_pages = 0;  // no shorter run was looked for
     uint32_t row = 0, longest = 0;
   } free_look, row_look;
-  float heat = 0;          // touches, cooling: inspect/map.cc
+  float heat = 0;          // touches, cooling: inspect/region_heat.h
   uint64_t used_tick = 0;  // of the last touch that was read; 0: none
 };
 

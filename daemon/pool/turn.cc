@@ -3,7 +3,7 @@
 // goes on with the next work. So each work has its step after one step of every other work, however much there is of those.
 //
 // Requests are served between two turns. So what a work keeps from one turn to the next is a hint, which it checks again.
-#include "daemon/pool/state.h"
+#include "daemon/pool/parts.h"
 
 #include <algorithm>
 
@@ -52,16 +52,16 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
     case kHeld:
       if (held.is_pass_due()) held.look(budget.left());
       return !recency.has_ended(rounds.wanted);
-    case kReclaim: return step_reclaim(budget);
-    case kHostReclaim: return step_host_reclaim(kLinkedPagesPerTurn);
-    case kFindings: take_findings(budget.left()); return !findings.orphans.empty();
+    case kReclaim: return reclaim.step(budget);
+    case kHostReclaim: return reclaims.step(kLinkedPagesPerTurn);
+    case kFindings: reclaim.take_findings(budget.left()); return !findings.orphans.empty();
     case kPoison: return poison.step();
     case kDeletions: return deletions.step();
     case kEvictions: return evictions.step();
     case kExpired: return expired.step();
-    case kAudit: return step_audit();
-    case kRestAudit: return step_rest_audit();
-    case kRecounts: return step_recounts(true);
+    case kAudit: return audits.step();
+    case kRestAudit: return audits.step_at_rest();
+    case kRecounts: return recounts.step(true);
     case kTenants: return tenants.step_count(kReclaimPagesPerTurn, core.now_ms);
     case kUpkeep: return step_upkeep(budget);
     case kFeed: return feed.fill(kSweepPagesPerTurn);
@@ -106,7 +106,7 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
     else if (feed.is_there() && upkeep.feed_pages > 0)
       feed.walk(take_of(upkeep.feed_pages, kSweepPagesPerTurn));
     else if (upkeep.pin_slots > 0)
-      look_at_pins(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
+      pin_watch.look(take_of(upkeep.pin_slots, kPinSlotsPerTurn));
     else
       return false;
   }
@@ -116,17 +116,14 @@ bool Pool::State::step_upkeep(const LineBudget& budget) {
 // Returns true when there is more to do right away.
 bool Pool::State::turn() {
   if (core.region.is_shared()) {
-    watch_hosts();
-    if (!hosts.lost_because.empty()) return false;
+    hosts.watch();
+    if (!slot.lost_because().empty()) return false;
   }
-  if (hosts.heartbeat)
-    hosts.heartbeat->loop_turns();
-  else
-    core.region.host(core.host).heartbeat_ms.store_relaxed(core.now_ms);  // for readers that only look
-  if (is_quiesced()) return step_rest_audit();
+  slot.beat();
+  if (audits.is_quiesced()) return audits.step_at_rest();
   queues.separate_tenants();
-  cool_regions();
-  step_quotas();
+  heat.cool();
+  limit_commands.step();
   room.step();
   queues.begin_turn();
   const LineBudget budget(core.meter, kLinesPerTurn);
@@ -142,7 +139,7 @@ bool Pool::State::turn() {
 
 // What requests have read since the last turn counts for this one.
 void Pool::State::end_turn() {
-  collect_answers();
+  late.collect();
   core.totals.turn_lines_max = std::max(core.totals.turn_lines_max, core.meter.read() - lines_before);
   lines_before = core.meter.read();
   regions.show_frees();

@@ -465,7 +465,7 @@ TEST_P(HostsOnFiles, ABlockWhosePayloadWasLostWithItsHostIsAMiss) {
   EXPECT_EQ(on_b.retrieve("lost").at("text"), "stored anew");
 }
 
-// As marud of a host with much memory free does for one that has none: pool_hosts.cc, ask_for_region().
+// As marud of a host with much memory free does for one that has none: Grants::ask_other_hosts().
 TEST_F(Hosts, AHostWithoutMemoryIsGivenARegionOfTheOther) {
   Host a(directory_, 0, watch_), b(directory_, 1, watch_);
   Puppet on_a(a.socket_path());

@@ -1,5 +1,5 @@
 // A marud of one of several hosts on a pool, through the functions of libmaru/shm alone: eviction, counting again, the watch
-// over the other hosts, and taking back what a dead one held. As daemon/pool/hosts/pool_hosts.cc and hosts/host_reclaim.cc do.
+// over the other hosts, and taking back what a dead one held. As daemon/pool/hosts/hosts.cc and host_reclaims.cc do.
 #pragma once
 
 #include "cast.h"

@@ -1,5 +1,5 @@
 // marud's part when somebody is gone: what a dead client held is taken back, and what the marud before left is adopted; in the
-// steps, and in the slices, of daemon/pool/lanes/reclaim.cc and restart/adopt.cc.
+// steps, and in the slices, of daemon/pool/reclaim and restart/adopt.cc.
 #include "cast.h"
 
 #include "libmaru/shm/mutants.h"
@@ -261,7 +261,7 @@ void adopt() {
 
 namespace {
 
-// As sweep_page() of daemon/pool/eviction/recency.cc: words that a dead client left, after its lane was taken back. A client
+// As sweep_page() of daemon/pool/memory/sweep.cc: words that a dead client left, after its lane was taken back. A client
 // that was about to hand a page over may have named the marud before.
 void sweep(Findings& findings) {
   const DeadProcesses dead;

@@ -1,5 +1,5 @@
 // Regions that pass between hosts: a marud with too little asks another one for a region, which gives one up in its turns, and
-// the first taker gets a region that nobody rents. As pool_hosts.cc and memory/regions.cc do, over
+// the first taker gets a region that nobody rents. As daemon/pool/hosts and memory/grants.cc do, over
 // libmaru/shm/recovery/host_wish.h.
 //
 // Beside what holds in every schedule: a region is looked after by one host at a time.
@@ -20,7 +20,7 @@ void forget_wishes();
 
 // A part of a turn of marud of this host, in this life of it: looks for a region that nobody rents, asks, answers.
 void share_regions(uint32_t host, uint32_t generation);
-// What hosts have left whose slot is FREE, as look_at_regions() of pool_hosts.cc does.
+// What hosts have left whose slot is FREE, as Hosts::look_at_regions() does.
 void inherit_left(uint32_t host);
 // Marud of this host leaves, and says so after this: what is empty is nobody's, the rest may be inherited.
 void leave_parts(uint32_t host);

@@ -107,7 +107,7 @@ void flap_life(void* argument) {
 
 // -- marud of a host --------------------------------------------------------------------------------------------------
 
-// "Detach", as leave_slot() of pool_hosts.cc does.
+// "Detach", as leave_slot() of daemon/pool/pool.cc does.
 void leave(uint32_t self) {
   const shm::ControlRegion& region = world();
   wait_for_process(client_lane(self));

@@ -1,5 +1,5 @@
-// Recency: touches from the rings of the lanes, applied to the order of eviction in the order of their ticks. Rings carry times,
-// never membership: a block whose touch was lost is found by the sweep (memory/sweep.h).
+// Recency: touches from the rings of the lanes, applied to the order of eviction in the order of their ticks. Rings carry
+// times, never membership: a block whose touch was lost is found by the sweep (memory/sweep.h).
 //
 //   (1) A round reads each ring once, as far as it has touches when its turn comes, and applies what it read as if all of it
 //       had been read at once.

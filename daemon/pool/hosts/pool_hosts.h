@@ -1,18 +1,11 @@
-// What a marud knows about the hosts of a shared pool, for the pool*.cc files alone.
+// What a marud has seen of another host of a shared pool, and how long each of its steps waits.
 #pragma once
 
-#include "daemon/base/log_budget.h"
-#include "daemon/pool/core.h"
-#include "daemon/pool/hosts/fencing.h"
 #include "daemon/pool/hosts/heartbeat.h"
 #include "libmaru/shm/region/host_claim.h"
-#include "libmaru/shm/region/page_word.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 namespace maru::daemon {
 
@@ -57,59 +50,6 @@ struct HostWatch {
   }
   bool is_silent(uint64_t now_ms, uint64_t for_ms) const {
     return looks >= kSilentLooks && now_ms - changed_ms > for_ms;
-  }
-};
-
-struct HostReclaim {
-  uint32_t host = kNoHost;
-  shm::HostClaim claim;        // DEAD, as it must stay: whoever changes it takes the rest back, or has done so
-  uint32_t next_unpinned = 0;  // lane, counted from the host's first one
-  uint64_t next_page = 0;
-  uint64_t next_bucket = 0;
-  uint64_t next_compared = 0;  // page whose count of children is compared next
-  size_t next_inherited = 0;   // of `inherited`
-  uint64_t next_overflow = 0;  // overflow bucket
-  uint32_t next_cleared = 0;   // lane
-  uint32_t repaired_entries = 0;
-  std::vector<uint32_t> children;     // by page, as the children say
-  std::vector<uint32_t> inherited;    // regions
-  std::vector<shm::PageRef> parents;  // whose counts may be too high
-};
-
-struct PoolHosts {
-  uint64_t machine_id = 0;
-  std::string boot_text, machine_text;  // for people and the fencing command
-  std::string lost_because;
-  std::vector<HostWatch> watches;
-  uint32_t wish_next = 0;  // region that is looked at next for who asks
-  uint64_t wish_bits = 0;  // the wish that is being answered
-  HostReclaim reclaim;
-  std::vector<uint32_t> waiting;  // dead, ours to take back, not begun
-  uint64_t reclaimed = 0;         // hosts
-  uint64_t now_ms = 0;            // monotonic, of the look that is under way
-  uint64_t last_look_ms = 0;
-  std::unique_ptr<Heartbeat> heartbeat;
-  // What the words of hosts say, which any client can write as often as it likes.
-  LogBudget comings{LogLevel::kInfo, "comings and goings of hosts", 32, 32};
-  LogBudget alarms{LogLevel::kWarning, "alarms about hosts", 16, 16};
-  std::unique_ptr<Fencing> fencing;
-  uint32_t fenced_host = kNoHost;
-  uint32_t fenced_generation = 0;
-  std::string fenced_name;
-  struct Fenced {
-    uint32_t host;
-    std::string name;
-    uint64_t rests_until_ms;
-  };
-  std::vector<Fenced> fenced;  // with success, a while ago at most
-
-  // When a host of this slot or this name may be fenced; 0: now.
-  uint64_t rests_until_ms(uint32_t host, const std::string& name) {
-    std::erase_if(fenced, [&](const Fenced& one) { return one.rests_until_ms <= now_ms; });
-    uint64_t until_ms = 0;
-    for (const Fenced& one : fenced)
-      if (one.host == host || one.name == name) until_ms = std::max(until_ms, one.rests_until_ms);
-    return until_ms;
   }
 };
 

@@ -1,8 +1,9 @@
 // The metadata of one block, as marudctl shows it. marud copies the beginning from the pages without a pin. It believes the
 // copy only if the page word names the block before and after.
+#include "daemon/pool/inspect/block_lists.h"
+
 #include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
-#include "daemon/pool/state.h"
 
 #include <algorithm>
 #include <vector>
@@ -18,8 +19,8 @@ constexpr uint64_t kShownBytes = 1024;  // a person reads no more; a program use
 
 // Adds "metadata": text, or 0x and hexadecimal digits; "metadata_shown_bytes" where that is a part of it alone. Null where it
 // cannot be read, and "metadata_error" says why.
-void Pool::State::put_metadata(PageRef ref, json& row) const {
-  const shm::MetadataPlace place = shm::metadata_of(core.region, ref.page());
+void BlockLists::put_metadata(PageRef ref, json& row) const {
+  const shm::MetadataPlace place = shm::metadata_of(core_.region, ref.page());
   if (place.bytes == 0 && place.fits) return;
   row["metadata"] = nullptr;
   if (!place.fits) {
@@ -28,9 +29,10 @@ void Pool::State::put_metadata(PageRef ref, json& row) const {
   }
   std::vector<std::byte> bytes(std::min(place.bytes, kShownBytes));
   bool is_of_block = false;
-  const auto looked = read_memory(
-      *core.device, core.device_byte(ref.page()) + place.offset, bytes.size(),
-      [&](std::span<const AtomicU64> words) { is_of_block = shm::read_metadata(core.region, ref, place, words, bytes); });
+  const auto looked = read_memory(*core_.device, core_.device_byte(ref.page()) + place.offset, bytes.size(),
+                                  [&](std::span<const AtomicU64> words) {
+                                    is_of_block = shm::read_metadata(core_.region, ref, place, words, bytes);
+                                  });
   if (!looked || !is_of_block) {
     row["metadata_error"] = looked ? "the block went away meanwhile" : looked.error().text();
     return;

@@ -1,4 +1,4 @@
-// Since when each pin lasts, as far as marud has looked: hints for people, kept by slot. inspect/pins.cc fills them.
+// Since when each pin lasts, as far as marud has looked: hints for people, kept by slot. inspect/pin_watch.h fills them.
 #pragma once
 
 #include <cstdint>

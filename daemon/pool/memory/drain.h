@@ -1,7 +1,8 @@
-// Draining a pool: no client gets memory of it any more, and what no process pins goes, region by region, a bounded step a turn.
-// A region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no client:
-// its word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later round. What
-// is pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
+// Draining a pool: no client gets memory of it any more, and what no process pins goes, region by region, a bounded step a
+// turn. A region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no
+// client: its word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later
+// round. What is pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or
+// POISONED.
 //
 // Of a pool that several hosts share, a host drains its own part: the regions that it looks after, each of which becomes
 // unused, for the others to rent, when it is empty. Regions of other hosts and unused ones are not its to empty.

@@ -1,5 +1,6 @@
 #include "daemon/pool/memory/grants.h"
 
+#include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/shm/region/page_run.h"

@@ -2,6 +2,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
+#include "libmaru/shm/recovery/region_handover.h"
 
 namespace maru::daemon {
 

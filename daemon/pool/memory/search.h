@@ -19,7 +19,7 @@ struct RegionOutlook {
 
 enum class TakeFrom : uint8_t { kOverShare, kAnybody };
 
-// A region on its way from its owner to whoever asked for memory (memory/takeover.cc).
+// A region on its way from its owner to a client that asked for memory (memory/takeovers.h).
 struct Takeover {
   enum class Part : uint8_t { kPins, kChoice, kBlocks };
   Part part = Part::kPins;

@@ -1,4 +1,4 @@
-// What a look for the blocks below some others knows between its slices; removal/tree.cc does it.
+// What a look for the blocks below some others knows between its slices; removal/trees.h does it.
 #pragma once
 
 #include "daemon/pool/evict_reason.h"

@@ -1,6 +1,7 @@
 #include "daemon/pool/removal/trees.h"
 
 #include "libmaru/shm/recovery/evict.h"
+#include "maru/follow.h"
 
 #include <algorithm>
 

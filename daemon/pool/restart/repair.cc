@@ -1,9 +1,10 @@
 // After a loss of power: the bookkeeping that the audit finds damaged is repaired, and the rest of the pool stays.
 // docs/format.md, "A pool that lost power", 4.
-#include "libmaru/shm/recovery/repair.h"
+#include "daemon/pool/restart/restart.h"
+
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
-#include "daemon/pool/state.h"
+#include "libmaru/shm/recovery/repair.h"
 
 #include <algorithm>
 #include <array>
@@ -27,23 +28,23 @@ class FoundInAudit final : public shm::FindingSink {
 }  // namespace
 
 // Repairs and audits again, until nothing is found or nothing helps. Returns the report of the last audit.
-nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
+nlohmann::json Restart::repair_bookkeeping(Pool::Verified& verified) {
   struct Repairs final : shm::RepairSink {
-    State& state;
+    Restart& restart;
     std::array<uint64_t, shm::kRepairCount> counts{};
     std::string names;
     size_t names_shown = 0;
 
-    explicit Repairs(State& of) : state(of) {}
+    explicit Repairs(Restart& of) : restart(of) {}
     void block_goes(PageRef ref) override {
-      state.queues.remove(ref.page());
+      restart.queues_.remove(ref.page());
       if (names_shown++ >= kNamesShown) return;
       names += (names.empty() ? "; the first blocks: page " : ", page ") + std::to_string(ref.page());
-      if (!shm::read_key(state.core.region, ref, &state.core.key)) return;
-      const auto* const text = reinterpret_cast<const char*>(state.core.key.data);
-      names += " (key " + json_text(std::string(text, std::min<size_t>(state.core.key.size, kKeyShownBytes))) + ")";
+      if (!shm::read_key(restart.core_.region, ref, &restart.core_.key)) return;
+      const auto* const text = reinterpret_cast<const char*>(restart.core_.key.data);
+      names += " (key " + json_text(std::string(text, std::min<size_t>(restart.core_.key.size, kKeyShownBytes))) + ")";
     }
-    void count_is_wrong(PageRef parent) override { state.findings.parents.add(parent.page()); }
+    void count_is_wrong(PageRef parent) override { restart.findings_.parents.add(parent.page()); }
     std::string text() const {
       std::string text;
       for (size_t i = 1; i < counts.size(); ++i)
@@ -53,30 +54,30 @@ nlohmann::json Pool::State::repair_bookkeeping(Verified& verified) {
     }
   };
 
-  nlohmann::json report = check_at_rest();
+  nlohmann::json report = audits_.check_at_rest();
   if (report["found"] == 0) return report;
   const std::string first = json_text(report["violations"]).substr(0, 400);
-  std::vector<std::byte> scratch(shm::audit_scratch_bytes(core.region));
+  std::vector<std::byte> scratch(shm::audit_scratch_bytes(core_.region));
   Repairs repairs(*this);
   uint64_t without_repair = 0;
   for (int round = 0; round < kRepairRounds && report["found"] != 0 && without_repair == 0; ++round) {
-    shm::AuditRequest request = live_audit_request();
+    shm::AuditRequest request = audits_.live_request();
     request.mode = shm::AuditMode::kExact;
     request.findings_max = kNever;
     FoundInAudit found;
-    shm::audit(core.region, request, scratch, found);
+    shm::audit(core_.region, request, scratch, found);
     for (const shm::Finding& finding : found.findings) {
-      ++repairs.counts[size_t(shm::repair(core.region, lanes.first, finding, repairs))];
+      ++repairs.counts[size_t(shm::repair(core_.region, lanes_.first, finding, repairs))];
       without_repair += shm::repair_of(finding.invariant) == shm::Repair::kNone;
     }
     // Blocks whose ancestors went, all of a chain at once, and blocks that no entry names any more.
-    std::vector<uint8_t> none_more(core.pages(), 0);
+    std::vector<uint8_t> none_more(core_.pages(), 0);
     drop_bad(none_more, verified);
-    recount_again_ms = 0;
-    step_recounts(false);
-    report = check_at_rest();
+    recounts_.resume();
+    recounts_.step(false);
+    report = audits_.check_at_rest();
   }
-  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core.config.name,
+  log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core_.config.name,
               first, report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
   return report;
 }

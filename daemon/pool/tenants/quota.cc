@@ -4,7 +4,6 @@
 #include "daemon/base/json_text.h"
 #include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
-#include "daemon/pool/state.h"
 #include "daemon/pool/tenants/pool_tenants.h"
 #include "libmaru/shm/blocks/hash.h"
 
@@ -50,8 +49,6 @@ std::string soft_above_hard(const TenantLimits& limits, const TenantLimits& defa
   if (hard == 0 || soft <= hard) return "";
   return "found the soft limit " + size_text(soft) + ", expected at most the hard one, which is " + size_text(hard);
 }
-
-constexpr size_t kQuotasMax = 64;  // that wait until those before them are written down
 
 constexpr const char* kLimitText =
     "\"soft\" and \"hard\" are numbers of bytes: 0 for no limit, null for the pool's default";
@@ -259,37 +256,6 @@ json PoolTenants::admin(const std::string& command, const json& request, bool as
   if (index == 0)
     return refusal(ENOENT, "this tenant has no limits of its own and has stored nothing that is known of");
   return row_json(index);
-}
-
-// One after the other, in the order in which they came: the next one changes what the one before has left.
-json Pool::State::quota(const std::string& command, const json& request, uint64_t* ret_ticket) {
-  // "quota.default" and "quota.mode" without values show what there is: that waits for nobody's disk.
-  const bool changes = command == "quota.set" || command == "quota.remove" || request.contains("soft") ||
-                       request.contains("hard") || request.contains("listed");
-  if (!changes || !ret_ticket) return tenants.admin(command, request);
-  if (*ret_ticket == 0) {
-    if (quotas.size() >= kQuotasMax) return refusal(EAGAIN, "too many limits are being set already: try again");
-    quotas.push_back({++core.last_ticket, command, request});
-    wait_for(core.last_ticket, ret_ticket);
-    step_quotas();
-  }
-  return late_answer(ret_ticket);
-}
-
-void Pool::State::step_quotas() {
-  for (; !quotas.empty(); quotas.pop_front()) {
-    QuotaCommand& first = quotas.front();
-    json reply;
-    try {
-      std::optional<json> written;
-      if (tenants.is_writing() && !(written = tenants.take_written())) return;
-      reply = written ? std::move(*written) : tenants.admin(first.command, first.request, true);
-      if (tenants.is_writing()) return;
-    } catch (const json::exception& exception) {
-      reply = refusal(EINVAL, std::string("the request does not fit: ") + exception.what());
-    }
-    answers.give(first.ticket, std::move(reply));
-  }
 }
 
 json PoolTenants::status(uint64_t no_tenant_bytes) const {

@@ -1,10 +1,6 @@
-// The regions of a pool as a picture: who rents each, how full it is, and how much it is used. Nothing here reads a page:
-// how full a region is, is what was counted last (eviction/background.cc), and how much it is used comes from the touches.
-//
-// Heat. Each touch that marud reads adds 1 to its region, and all regions cool: what is there halves every eight seconds.
-// A region with r uses a second so comes to rest at a heat of r * 8 s / ln 2, from which the rate is told.
+#include "daemon/pool/inspect/region_heat.h"
+
 #include "daemon/base/request_fields.h"
-#include "daemon/pool/state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,22 +31,23 @@ struct Owner {
 
 }  // namespace
 
-void Pool::State::cool_regions() {
-  if (core.now_ms >= last_cooling_ms && core.now_ms - last_cooling_ms < kCoolPauseMs) return;
-  const double passed_ms = core.now_ms > last_cooling_ms ? double(core.now_ms - last_cooling_ms) : double(kCoolPauseMs);
+void RegionHeat::cool() {
+  if (core_.now_ms >= last_cooling_ms_ && core_.now_ms - last_cooling_ms_ < kCoolPauseMs) return;
+  const double passed_ms =
+      core_.now_ms > last_cooling_ms_ ? double(core_.now_ms - last_cooling_ms_) : double(kCoolPauseMs);
   const auto stays = float(std::exp2(-passed_ms / kHalfLifeMs));
-  for (RegionEntry& entry : regions) entry.heat *= stays;
-  last_cooling_ms = core.now_ms;
+  for (RegionEntry& entry : regions_) entry.heat *= stays;
+  last_cooling_ms_ = core_.now_ms;
 }
 
 // {"regions", "region_pages", "region_bytes", "regions_per_cell", "owners": [{lane, pid, regions, used_pages}],
 // "owners_left_out", "cells": {"states": "one letter a cell", "owner": [index in owners, or null], "used_pages": [...],
 // "uses_per_s": [...], "idle_s": [seconds since the last use, or null]}}. Of a cell with several regions: the state, and the
 // owner, of the largest share of them; pages and uses of all of them; the time since the last use of any.
-json Pool::State::map() const {
+json RegionHeat::map() const {
   std::vector<Owner> owners;
-  std::vector<uint32_t> place(core.region.lanes(), 0);  // in owners, + 1
-  for (const RegionEntry& entry : regions) {
+  std::vector<uint32_t> place(core_.region.lanes(), 0);  // in owners, + 1
+  for (const RegionEntry& entry : regions_) {
     if (entry.state != RegionState::kRented || entry.is_foreign || entry.owner.lane >= place.size()) continue;
     uint32_t& at = place[entry.owner.lane];
     if (at == 0) {
@@ -67,23 +64,23 @@ json Pool::State::map() const {
     const uint32_t lane = owners[i].id.lane;
     place[lane] = uint32_t(i) + 1;
     named.push_back({{"lane", lane},
-                     {"pid", int64_t(lanes.records[lane].who.pid)},
+                     {"pid", int64_t(lanes_.records[lane].who.pid)},
                      {"regions", owners[i].regions},
                      {"used_pages", owners[i].used_pages}});
   }
 
-  const uint64_t per_cell = std::max<uint64_t>(1, (regions.size() + kCellsMax - 1) / kCellsMax);
-  const uint64_t zero_ms = core.region.header().created_unix_ms;
+  const uint64_t per_cell = std::max<uint64_t>(1, (regions_.size() + kCellsMax - 1) / kCellsMax);
+  const uint64_t zero_ms = core_.region.header().created_unix_ms;
   std::string states;
   json owner = json::array(), used = json::array(), uses = json::array(), idle = json::array();
   // Of a cell's regions: their owner, 0 for one that is not named, or behind those what they are.
   std::array<uint32_t, kOwnersMax + 1 + std::size(kLetters)> votes;
-  for (uint64_t first = 0; first < regions.size(); first += per_cell) {
+  for (uint64_t first = 0; first < regions_.size(); first += per_cell) {
     votes = {};
     uint64_t used_pages = 0, used_tick = 0;
     double heat = 0;
-    for (uint64_t i = first; i < std::min<uint64_t>(first + per_cell, regions.size()); ++i) {
-      const RegionEntry& entry = regions[i];
+    for (uint64_t i = first; i < std::min<uint64_t>(first + per_cell, regions_.size()); ++i) {
+      const RegionEntry& entry = regions_[i];
       const size_t kind = kind_of(entry);
       const bool has_owner = kind == kRentedKind && entry.owner.lane < place.size();
       ++votes[has_owner ? place[entry.owner.lane] : kOwnersMax + 1 + kind];
@@ -97,11 +94,11 @@ json Pool::State::map() const {
     used.push_back(used_pages);
     uses.push_back(std::round(heat * std::log(2.0) / (kHalfLifeMs / 1000) * 10) / 10);
     const uint64_t used_ms = zero_ms + used_tick;
-    idle.push_back(used_tick == 0 ? json(nullptr) : json(core.now_ms > used_ms ? (core.now_ms - used_ms) / 1000 : 0));
+    idle.push_back(used_tick == 0 ? json(nullptr) : json(core_.now_ms > used_ms ? (core_.now_ms - used_ms) / 1000 : 0));
   }
-  return {{"regions", regions.size()},
-          {"region_pages", core.region.region_pages()},
-          {"region_bytes", core.region.region_pages() * core.region.page_bytes()},
+  return {{"regions", regions_.size()},
+          {"region_pages", core_.region.region_pages()},
+          {"region_bytes", core_.region.region_pages() * core_.region.page_bytes()},
           {"regions_per_cell", per_cell},
           {"owners", std::move(named)},
           {"owners_left_out", owners.size() - std::min(owners.size(), kOwnersMax)},
