@@ -86,7 +86,6 @@ typedef struct maru_adapters_options {
   uint32_t window_ms; /* over which uses count; 0: 60000 */
   uint32_t hot_enter_uses;    /* in the window, to become HOT; 0: 10 */
   uint32_t hot_leave_uses;    /* with fewer an adapter stops being HOT; 0: half of hot_enter_uses */
-  uint32_t warm_enter_uses;   /* to become WARM; 0: 1 */
   uint32_t stay_ms;           /* rules leave a form alone for so long after it came; 0: 30000 */
   uint32_t hot_adapters_max;  /* 0: 100 */
   uint32_t warm_adapters_max; /* 0: 1000 */

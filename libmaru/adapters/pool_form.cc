@@ -60,12 +60,18 @@ int HeldParts::hold(maru_client* client, const PartKeys& keys, uint64_t part_byt
   return 0;
 }
 
-NewParts::~NewParts() {
+NewParts::~NewParts() { let_go(); }
+
+void NewParts::let_go() {
   if (stored_ < buffers_.size()) maru_abort_batch(client_, buffers_.data() + stored_, buffers_.size() - stored_);
   if (deepest_.block != 0) maru_release(client_, &deepest_);
+  buffers_.clear();
+  stored_ = 0;
+  deepest_ = {};
 }
 
 int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
+  let_go();  // of what an attempt from another source has left
   const size_t count = placement.part_bytes.size();
   std::vector<maru_buffer> buffers(count);
   if (count > 1)

@@ -70,7 +70,7 @@ struct Counters {
 };
 
 struct Rules {
-  uint32_t window_ms, hot_enter_uses, hot_leave_uses, warm_enter_uses, stay_ms, reserved0;
+  uint32_t window_ms, hot_enter_uses, hot_leave_uses, stay_ms;
   uint64_t adapters_max[kForms];
   uint64_t bytes_max[kForms];
 };
