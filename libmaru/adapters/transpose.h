@@ -1,5 +1,5 @@
-// Matrices turned over: the rows of the source become the columns of the result. Blocks of 8 x 8, or 4 x 4, go through registers.
-// Rows are given by functions, since the rows of an adapter lie in parts.
+// Matrices turned over: the rows of the source become the columns of the result. Blocks of 8 x 8, or 4 x 4, go through
+// registers. Rows are given by functions, since the rows of an adapter lie in parts.
 #pragma once
 
 #include <cstddef>

@@ -264,3 +264,25 @@ def _call(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
     except _adapters.Refused as refused:
         raise _error(refused) from None
+
+
+def _main() -> None:
+    import argparse
+    parser = argparse.ArgumentParser(prog="python3 -m maru.adapters", description="Lists the LoRA adapters of a pool.")
+    parser.add_argument("--socket", help="marud's; default: $MARU_SOCKET, or where libmaru looks")
+    parser.add_argument("--pool")
+    parser.add_argument("--register", help="default: the user's register of this pool")
+    parser.add_argument("--metrics", action="store_true", help="prints totals for Prometheus instead")
+    asked = parser.parse_args()
+    with Adapters(asked.socket, asked.pool, register_path=asked.register) as adapters:
+        if asked.metrics:
+            print(adapters.metrics(), end="")
+            return
+        print(f"{'adapter':32} {'tier':4} {'rank':>4} {'uses':>6} {'file MiB':>9}  folder")
+        for info in adapters:
+            print(f"{info.name:32} {info.tier.name:4} {info.rank:4} {info.window_uses:6} {info.file_bytes / 2 ** 20:9.1f}  "
+                  f"{info.folder}")
+
+
+if __name__ == "__main__":
+    _main()

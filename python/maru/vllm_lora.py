@@ -4,11 +4,11 @@ pip registers this module among vLLM's general plug-ins, so that each process of
 MARU_ADAPTERS is "1". Then
 
 * the resolver finds a name in the register, or in the folder MARU_ADAPTERS_ROOT, and gives vLLM the adapter's folder;
-* a worker that loads an adapter from a folder takes the weights from the pool, which reads the file once for all processes. Where
-  the pool cannot have it, the worker reads the file as ever, and says why.
+* a worker that loads an adapter from a folder takes the weights from the pool, which reads the file once for all processes.
+  Where the pool cannot have it, the worker reads the file as ever, and says why.
 
-MARU_SOCKET, MARU_ADAPTERS_POOL, MARU_ADAPTERS_REGISTER and MARU_ADAPTERS_BASE name what maru.adapters.Adapters is opened with. vLLM asks
-resolvers when VLLM_ALLOW_RUNTIME_LORA_UPDATING is set.
+MARU_SOCKET, MARU_ADAPTERS_POOL, MARU_ADAPTERS_REGISTER and MARU_ADAPTERS_BASE name what maru.adapters.Adapters is opened
+with. vLLM asks resolvers when VLLM_ALLOW_RUNTIME_LORA_UPDATING is set.
 """
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PoolAdapters:
         with self._lock:
             if self._opened is None or self._pid != os.getpid():
                 ask = os.environ.get
-                self._opened = Adapters(ask("MARU_SOCKET"), ask("MARU_ADAPTERS_POOL"), register_path=ask("MARU_ADAPTERS_REGISTER"),
-                                        base_model=ask("MARU_ADAPTERS_BASE"))
+                self._opened = Adapters(ask("MARU_SOCKET"), ask("MARU_ADAPTERS_POOL"),
+                                        register_path=ask("MARU_ADAPTERS_REGISTER"), base_model=ask("MARU_ADAPTERS_BASE"))
                 self._pid = os.getpid()
             return self._opened
 

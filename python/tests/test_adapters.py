@@ -124,6 +124,23 @@ def test_totals_and_metrics(adapters, tmp_path):
     adapters.unload("a")
 
 
+def test_a_program_lists_them(marud, adapters, tmp_path):
+    write_adapter(tmp_path / "a")
+    adapters.load("a", tmp_path / "a")
+    adapters.acquire("a").release()
+
+    def listed(*arguments):
+        done = subprocess.run([sys.executable, "-m", "maru.adapters", "--register", tmp_path / "register", *arguments],
+                              env=marud.environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    heading, line = listed().splitlines()
+    assert line.split() == ["a", "WARM", "8", "1", "0.0", str(tmp_path / "a")]
+    assert "maru_adapters_registered 1\n" in listed("--metrics")
+    adapters.unload("a")
+
+
 def test_batches():
     former = BatchFormer(requests_max=2)
     for id in (1, 2, 3):

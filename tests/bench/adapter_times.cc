@@ -242,7 +242,7 @@ void zipf_ratio(const std::string& marud) {
               "load");
     const Zipf zipf(kAdapters, kSkew);
     test::Random random(11);
-    constexpr uint64_t kUses = 200'000, kUsesASecond = 200;
+    constexpr uint64_t kUses = 400'000, kUsesASecond = 1000;
     maru_adapters_statistics warmed = {};
     uint64_t moves = 0;
     for (uint64_t use = 0; use < kUses; ++use) {
@@ -353,6 +353,7 @@ void bgmv_ratio() {
 }
 
 // Requests for KV blocks and for adapters whose mix changes: hits in one pool, and in two pools of half the size.
+constexpr uint64_t kBlockBytes = 16384;
 struct Found {
   uint64_t kv = 0, adapters = 0;
 };
@@ -360,10 +361,10 @@ Found serve(maru_client* kv_client, const Adapters& adapters, Time& time, uint64
   Found found;
   test::Random random(3);
   const Zipf kv(kv_keys, 0.8), popular(adapter_count, 0.8);
-  const std::vector<char> payload(16384, 1);
-  for (uint64_t i = 0; i < 60'000; ++i) {
+  const std::vector<char> payload(kBlockBytes, 1);
+  for (uint64_t i = 0; i < 160'000; ++i) {
     if (i % 100 == 0) time.ms += 1000;
-    const bool is_kv_time = i / 10'000 % 2 == 0;
+    const bool is_kv_time = i / 40'000 % 2 == 0;
     if (random.below(10) < (is_kv_time ? 9u : 1u)) {
       const std::string text = "kv " + std::to_string(kv.draw(random));
       const maru_key key = {text.data(), uint32_t(text.size()), MARU_KEY_BYTES, 0};
@@ -385,9 +386,11 @@ Found serve(maru_client* kv_client, const Adapters& adapters, Time& time, uint64
 }
 
 void pool_gain(const std::string& marud) {
-  constexpr uint64_t kPages = 8192, kAdapters = 400, kKeys = 2000;
+  constexpr uint64_t kHalfPages = 8192, kAdapters = 3000, kKeys = 20'000;
+  // Each pool has 128 MiB beside its pages (marud_process.h), so that one of twice the bytes has more than twice the pages.
+  constexpr uint64_t kWholePages = 2 * kHalfPages + 128 * kMiB / (kSmallPageBytes + 320);
   const auto run = [&](bool is_one) {
-    const uint64_t pages = is_one ? kPages : kPages / 2;
+    const uint64_t pages = is_one ? kWholePages : kHalfPages;
     const MarudProcess process(marud, {.pages = pages, .region_bytes = kMiB}),
         other(marud, {.pages = pages, .region_bytes = kMiB});
     const Client client(process.socket_path()), other_client(other.socket_path());
@@ -400,6 +403,7 @@ void pool_gain(const std::string& marud) {
     const std::string path = process.directory() + "/register";
     maru_adapters_options options = options_at(path, &time);
     options.hot_adapters_max = kAdapters;
+    options.part_bytes = kBlockBytes;  // as S-LoRA has it: pages of one size for both
     const Adapters adapters = must_have(Adapters::open(is_one ? client : other_client, &options), "open");
     for (uint64_t i = 0; i < kAdapters; ++i)
       must_be(adapters.load(std::to_string(i), process.directory() + "/" + std::to_string(i), MARU_ADAPTERS_LOAD_LAZY),

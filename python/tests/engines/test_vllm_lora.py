@@ -33,7 +33,8 @@ def load(folder, expected=("q_proj",), **options):
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.peft_helper import PEFTHelper
     helper = PEFTHelper.from_local_dir(str(folder), 8192)
-    return LoRAModel.from_local_checkpoint(str(folder), set(expected), peft_helper=helper, lora_model_id=1, device="cpu", **options)
+    return LoRAModel.from_local_checkpoint(str(folder), set(expected), peft_helper=helper, lora_model_id=1, device="cpu",
+                                           **options)
 
 
 def test_the_resolver_finds_adapters_and_no_others(registered, tmp_path):
@@ -55,8 +56,8 @@ def test_weights_of_the_pool_are_those_that_vllm_loads(registered, tmp_path):
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.peft_helper import PEFTHelper
     helper = PEFTHelper.from_local_dir(str(tmp_path / "a"), 8192)
-    theirs = LoRAModel.maru_original_checkpoint(LoRAModel, str(tmp_path / "a"), {"q_proj"}, helper, lora_model_id=1, device="cpu",
-                                                dtype=torch.float32)
+    theirs = LoRAModel.maru_original_checkpoint(LoRAModel, str(tmp_path / "a"), {"q_proj"}, helper, lora_model_id=1,
+                                                device="cpu", dtype=torch.float32)
     assert own.loras.keys() == theirs.loras.keys() and len(own.loras) == 2
     for name, lora in theirs.loras.items():
         assert torch.equal(own.loras[name].lora_a, lora.lora_a) and torch.equal(own.loras[name].lora_b, lora.lora_b)
@@ -68,9 +69,13 @@ def test_weights_of_the_pool_are_those_that_vllm_loads(registered, tmp_path):
 
 def test_what_the_pool_refuses_vllm_loads_itself(registered, tmp_path, monkeypatch):
     write_adapter(tmp_path / "a")
-    monkeypatch.setattr(registered, "tensors", lambda folder: (_ for _ in ()).throw(OSError("no pool")))
-    assert len(load(tmp_path / "a").loras) == 2
-    monkeypatch.undo()
+    def refused(folder):
+        raise OSError("no pool")
+
+    with monkeypatch.context() as own:
+        own.setattr(registered, "tensors", refused)
+        assert len(load(tmp_path / "a").loras) == 2
+    assert registered.get().statistics()["loads"] == 0
 
 
 def test_vllm_refuses_modules_that_the_model_has_not(registered, tmp_path):
