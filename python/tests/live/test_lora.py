@@ -18,8 +18,8 @@ def answers(engine, prompts, folders):
     on what came first, and this model makes other tokens of the last bit."""
     loras = [None] + [[name, vllm_lora.number_of(name), str(folder)] for name, folder in folders.items()]
     engine.wait_ready()
-    engine.send("generate", prompts=[prompt for prompt in prompts for _ in loras], loras=[lora for _ in prompts for lora in loras],
-                tokens=12, together=False)
+    engine.send("generate", prompts=[prompt for prompt in prompts for _ in loras], tokens=12, together=False,
+                loras=[lora for _ in prompts for lora in loras])
     reply = engine.reply()
     assert "error" not in reply, reply
     return reply["tokens"]
