@@ -73,7 +73,8 @@ def _error(refused: Exception) -> AdapterError:
 
 
 def _info(fields: "dict[str, Any]") -> Info:
-    return Info(**{**fields, "tier": Tier(fields["tier"]), "dtype": _DTYPES[fields["dtype"]]})
+    values: "dict[str, Any]" = {**fields, "tier": Tier(fields["tier"]), "dtype": _DTYPES[fields["dtype"]]}
+    return Info(**values)
 
 
 class Adapter:
@@ -104,8 +105,8 @@ class Adapter:
         return (self.module(number) for number in range(len(self)))
 
     def module(self, number: int) -> Module:
-        *fields, dtype = _call(self._held.module, number)
-        return Module(*fields, _DTYPES[dtype])
+        fields = _call(self._held.module, number)
+        return Module(*fields[:5], _DTYPES[fields[5]])
 
     def number(self, name: str) -> int:
         """Of a module, by its path in the base model."""
