@@ -105,8 +105,8 @@ class Adapter:
         return (self.module(number) for number in range(len(self)))
 
     def module(self, number: int) -> Module:
-        fields = _call(self._held.module, number)
-        return Module(*fields[:5], _DTYPES[fields[5]])
+        name, in_features, out_features, rank, scaling, dtype = _call(self._held.module, number)
+        return Module(name, in_features, out_features, rank, scaling, _DTYPES[dtype])
 
     def number(self, name: str) -> int:
         """Of a module, by its path in the base model."""
