@@ -71,6 +71,8 @@ int make_wish(const maru_geometry& geometry, const maru_adapters_options& option
   own.entries_max = otherwise(options.entries_max, 16384u);
   own.timeout_ms = otherwise(options.timeout_ms, 5000u);
   own.base_model = options.base_model != nullptr ? options.base_model : "";
+  if (options.base_fingerprint != nullptr)
+    std::memcpy(own.base_fingerprint, options.base_fingerprint, sizeof(own.base_fingerprint));
   if (own.part_bytes % geometry.page_bytes != 0 || own.part_bytes > region_bytes)
     return fail(reason, EINVAL, "part_bytes is %llu; expected a multiple of the page (%llu), at most a region (%llu)",
                 ull{own.part_bytes}, ull{geometry.page_bytes}, ull{region_bytes});

@@ -81,7 +81,7 @@ int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
     return status;
   }
   buffers_ = std::move(buffers);
-  // What lay in the pages before is no business of those who read an adapter: behind the last row of a part are zeros.
+  // Readers of an adapter must not see the bytes of earlier blocks: each part has zeros behind its last row.
   for (size_t at = 0; at < count; ++at)
     std::memset(static_cast<std::byte*>(buffers_[at].data) + placement.part_bytes[at], 0,
                 buffers_[at].bytes - placement.part_bytes[at]);

@@ -132,13 +132,13 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of a pool. Options are those of maru_adapters_options: register_path, root, base_model, entries_max,
-    window_ms, hot_enter_uses, hot_leave_uses, stay_ms, hot_adapters_max, warm_adapters_max, hot_bytes_max, warm_bytes_max,
-    part_bytes, timeout_ms."""
+    """The adapters of a pool. Options are those of maru_adapters_options: register_path, root, base_model, base_fingerprint,
+    entries_max, window_ms, hot_enter_uses, hot_leave_uses, stay_ms, hot_adapters_max, warm_adapters_max, hot_bytes_max,
+    warm_bytes_max, part_bytes, timeout_ms."""
 
-    _OPTIONS = frozenset({"register_path", "root", "base_model", "entries_max", "window_ms", "hot_enter_uses", "hot_leave_uses",
-                          "stay_ms", "hot_adapters_max", "warm_adapters_max", "hot_bytes_max", "warm_bytes_max", "part_bytes",
-                          "timeout_ms"})
+    _OPTIONS = frozenset({"register_path", "root", "base_model", "base_fingerprint", "entries_max", "window_ms",
+                          "hot_enter_uses", "hot_leave_uses", "stay_ms", "hot_adapters_max", "warm_adapters_max",
+                          "hot_bytes_max", "warm_bytes_max", "part_bytes", "timeout_ms"})
 
     def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, **options: Any) -> None:
         unknown = sorted(set(options) - self._OPTIONS)

@@ -83,6 +83,8 @@ def test_what_is_refused_says_why(adapters, tmp_path):
         adapters.load("b", tmp_path / "b")
     with pytest.raises(KeyError):
         adapters["b"]
+    with pytest.raises(AdapterError, match="16 bytes"):
+        Adapters(base_fingerprint=b"short")
     with pytest.raises(TypeError, match="unknown option 'hot'"):
         Adapters(hot=3)
     assert [info.name for info in adapters] == ["a"]

@@ -2,6 +2,7 @@
 #include "libmaru/adapters/batch_former.h"
 #include "tests/support/random.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>

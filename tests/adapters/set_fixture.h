@@ -24,6 +24,7 @@ struct SetWish {
   uint32_t stay_ms = 30'000;
   uint32_t timeout_ms = 5000;
   std::string base{};
+  uint8_t fingerprint = 0;
   std::vector<adapters::BaseModule> modules{};
   std::function<void(adapters::Step)> at_step{};
 };
