@@ -78,6 +78,8 @@ typedef struct maru_adapters_options {
   const char *root; /* folders of adapters are below it, and so is all that their links name. NULL: a folder may lie
                                 anywhere, and its links must stay inside of it */
   const char *base_model; /* base_model_name_or_path that adapters must have. NULL or "": any */
+  const void *base_fingerprint; /* 16 bytes that name the base model's weights, as the caller computes them: all processes of
+                                   the register must give the same, or none. NULL: none */
   const maru_adapters_module
       *modules;         /* of the base model: an adapter may have these alone, with these sizes. May be NULL */
   size_t modules_count; /* 0: any modules */
@@ -86,7 +88,6 @@ typedef struct maru_adapters_options {
   uint32_t window_ms; /* over which uses count; 0: 60000 */
   uint32_t hot_enter_uses;    /* in the window, to become HOT; 0: 10 */
   uint32_t hot_leave_uses;    /* with fewer an adapter stops being HOT; 0: half of hot_enter_uses */
-  uint32_t warm_enter_uses;   /* to become WARM; 0: 1 */
   uint32_t stay_ms;           /* rules leave a form alone for so long after it came; 0: 30000 */
   uint32_t hot_adapters_max;  /* 0: 100 */
   uint32_t warm_adapters_max; /* 0: 1000 */
@@ -101,7 +102,8 @@ typedef struct maru_adapters_options {
 } maru_adapters_options;
 
 /* Opens the register, and makes it where there is none. The first process decides entries_max, the budgets, the rules, the base
- * model and part_bytes; later ones get what the register has, and base_model must agree.
+ * model and part_bytes; later ones get what the register has; base_model and base_fingerprint must
+ * agree.
  *   client   stays the caller's, and must outlive the result
  *   options  may be NULL
  * Forms that a dead process left unfinished are removed first. Errors: -EINVAL an option; -EACCES the register belongs to

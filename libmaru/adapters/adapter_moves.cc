@@ -99,8 +99,8 @@ bool AdapterSet::has_room(Form form) const {
   return head.resident_count[at] <= head.rules.adapters_max[at] && head.resident_bytes[at] <= head.rules.bytes_max[at];
 }
 
-// With the lock: the forms that may go for this one, the first first. A request takes what has just come only when nothing else
-// is left; the rules take nothing that has just come, and only what is clearly less used.
+// With the lock: the forms that may go for this one, the first first. A request takes forms that have just come only when
+// no other form is left. The rules take no form that has just come, and only forms that are clearly less used.
 std::vector<AdapterSet::Name> AdapterSet::victims(uint32_t number, Form form, Pressure pressure) {
   struct Candidate {
     Name name;

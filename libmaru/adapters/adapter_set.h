@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-// What a program holds. A program's holds of one form of one adapter are one.
+// An adapter that a program holds. The holds of one program on one form of an adapter share this object.
 namespace maru::adapters {
 class AdapterSet;
 }
@@ -96,7 +96,7 @@ class AdapterSet {
     uint64_t bytes;
     uint32_t parts;
   };
-  enum class Pressure { kDemand, kRules, kWait };  // who wants room: a request, the rules, or nobody
+  enum class Pressure { kDemand, kRules, kWait };  // a request wants room, the rules want it, or another process works
 
   void step(Step at) const {
     if (wish_.at_step) wish_.at_step(at);

@@ -8,8 +8,8 @@
 namespace maru::adapters {
 namespace {
 
-constexpr uint32_t kRequestsMax = 16;     // of one work
-constexpr uint64_t kColumnsAtOnce = 512;  // of an output: 16 requests' take 32 KiB
+constexpr uint32_t kRequestsMax = 16;          // of one work
+constexpr uint64_t kOutputsBytes = 32u << 10;  // parts of the outputs that are added to at a time: of the nearest cache
 
 const std::byte* row_at(const maru_adapter_rows& rows, uint64_t row) {
   if (row < rows.first_rows)
@@ -154,8 +154,9 @@ void Bgmv::compute(const Work& work, Scratch& scratch) const {
               factors[row] == 0.0f ? 0.0f : tile[i * kRowsAtOnce + row] * factors[row];
     }
   }
-  for (uint64_t column = 0; column < module.out_features; column += kColumnsAtOnce) {
-    const uint64_t columns = std::min(kColumnsAtOnce, module.out_features - column);
+  const uint64_t columns_at_once = kOutputsBytes / sizeof(float) / work.count / 64 * 64;
+  for (uint64_t column = 0; column < module.out_features; column += columns_at_once) {
+    const uint64_t columns = std::min(columns_at_once, module.out_features - column);
     for (uint64_t first = 0; first < rank; first += kRowsAtOnce) {
       find_rows(module.bt, first, rows);
       for (uint32_t request = 0; request < work.count; request += at_once) {

@@ -1,4 +1,4 @@
-// The batch of a product: which requests share an adapter, who computes what, and the threads.
+// A batch of products: groups the requests by adapter, divides the work, and owns the threads.
 #pragma once
 
 #include "libmaru/adapters/bgmv_kernels.h"

@@ -1,6 +1,7 @@
 // maru/adapters.h: arguments checked, and memory that is not there made into -ENOMEM. Adapters and their weights; the
 // products and the batches are in bgmv_api.cc and batch_api.cc.
 #include "libmaru/adapters/adapter_set.h"
+#include "libmaru/adapters/transpose.h"
 #include "libmaru/adapters/weights.h"
 
 #include <cerrno>
@@ -70,6 +71,8 @@ int make_wish(const maru_geometry& geometry, const maru_adapters_options& option
   own.entries_max = otherwise(options.entries_max, 16384u);
   own.timeout_ms = otherwise(options.timeout_ms, 5000u);
   own.base_model = options.base_model != nullptr ? options.base_model : "";
+  if (options.base_fingerprint != nullptr)
+    std::memcpy(own.base_fingerprint, options.base_fingerprint, sizeof(own.base_fingerprint));
   if (own.part_bytes % geometry.page_bytes != 0 || own.part_bytes > region_bytes)
     return fail(reason, EINVAL, "part_bytes is %llu; expected a multiple of the page (%llu), at most a region (%llu)",
                 ull{own.part_bytes}, ull{geometry.page_bytes}, ull{region_bytes});
@@ -82,15 +85,14 @@ int make_wish(const maru_geometry& geometry, const maru_adapters_options& option
   rules.window_ms = otherwise(options.window_ms, 60'000u);
   rules.hot_enter_uses = otherwise(options.hot_enter_uses, 10u);
   rules.hot_leave_uses = otherwise(options.hot_leave_uses, rules.hot_enter_uses / 2);
-  rules.warm_enter_uses = otherwise(options.warm_enter_uses, 1u);
   rules.stay_ms = otherwise(options.stay_ms, 30'000u);
   rules.adapters_max[index_of(Form::kHot)] = otherwise(options.hot_adapters_max, 100u);
   rules.adapters_max[index_of(Form::kWarm)] = otherwise(options.warm_adapters_max, 1000u);
   rules.bytes_max[index_of(Form::kHot)] = otherwise(options.hot_bytes_max, geometry.pool_bytes / 4);
   rules.bytes_max[index_of(Form::kWarm)] = otherwise(options.warm_bytes_max, geometry.pool_bytes / 4);
-  if (rules.hot_leave_uses > rules.hot_enter_uses || rules.warm_enter_uses > rules.hot_enter_uses)
-    return fail(reason, EINVAL, "hot_leave_uses (%u) and warm_enter_uses (%u) must not be above hot_enter_uses (%u)",
-                rules.hot_leave_uses, rules.warm_enter_uses, rules.hot_enter_uses);
+  if (rules.hot_leave_uses > rules.hot_enter_uses)
+    return fail(reason, EINVAL, "hot_leave_uses is %u; expected at most hot_enter_uses (%u)", rules.hot_leave_uses,
+                rules.hot_enter_uses);
   if (options.root != nullptr) wish->root = options.root;
   if (options.now_ms != nullptr) {
     wish->now_ms = [now = options.now_ms, context = options.now_context] { return now(context); };
@@ -265,21 +267,29 @@ int maru_adapter_copy(const maru_adapter* adapter, size_t number, uint32_t matri
     const uint64_t size = as_floats ? sizeof(float) : element_bytes(held);
     if (bytes != place.rows * place.columns * size) return -EINVAL;
     auto* const to = static_cast<std::byte*>(ret_data);
-    // The held rows are those of A, and the columns of B.
-    std::vector<float> floats(as_floats ? place.columns : 0);
-    for_each_row(*adapter, place, [&](uint64_t row, const std::byte* weights) {
-      const std::byte* source = weights;
-      if (as_floats) {
-        load_floats(weights, held, place.columns, floats.data());
-        source = reinterpret_cast<const std::byte*>(floats.data());
+    // The held rows are those of A, and the columns of B. Both are read as they are, or made into floats first.
+    std::vector<const std::byte*> rows(place.rows);
+    for_each_row(*adapter, place, [&](uint64_t row, const std::byte* weights) { rows[row] = weights; });
+    if (matrix == MARU_ADAPTER_A) {
+      for (uint64_t row = 0; row < place.rows; ++row) {
+        std::byte* const row_to = to + row * place.columns * size;
+        if (as_floats)
+          load_floats(rows[row], held, place.columns, reinterpret_cast<float*>(row_to));
+        else
+          std::memcpy(row_to, rows[row], place.columns * size);
       }
-      if (matrix == MARU_ADAPTER_A) {
-        std::memcpy(to + row * place.columns * size, source, place.columns * size);
-      } else {
-        for (uint64_t column = 0; column < place.columns; ++column)
-          std::memcpy(to + (column * place.rows + row) * size, source + column * size, size);
+      return 0;
+    }
+    std::vector<float> floats(as_floats ? place.rows * place.columns : 0);
+    if (as_floats)
+      for (uint64_t row = 0; row < place.rows; ++row) {
+        float* const own = floats.data() + row * place.columns;
+        load_floats(rows[row], held, place.columns, own);
+        rows[row] = reinterpret_cast<const std::byte*>(own);
       }
-    });
+    transpose(
+        size, [&](uint64_t row) { return rows[row]; }, place.rows, place.columns,
+        [&](uint64_t column) { return to + column * place.rows * size; });
     return 0;
   });
 }

@@ -1,5 +1,6 @@
 #include "libmaru/adapters/form_writer.h"
 
+#include "libmaru/adapters/transpose.h"
 #include "libmaru/adapters/weights.h"
 
 #include <cstring>
@@ -27,17 +28,18 @@ void FormWriter::write_a(size_t module, std::span<const std::byte> bytes) {
 void FormWriter::write_b(size_t module, std::span<const std::byte> bytes) {
   const RowsPlace& place = placement_.modules[module].bt;
   const uint64_t size = element_bytes(source_), row_bytes = place.columns * size;
-  if (manifest_.element != Element::kInt8) {
-    transpose(bytes.data(), place.columns, place.rows, size, [&](uint64_t row) { return parts_.row(place, row); });
-    if (row_bytes < place.slot_bytes)
-      for (uint64_t row = 0; row < place.rows; ++row)
-        std::memset(parts_.row(place, row) + row_bytes, 0, place.slot_bytes - row_bytes);
+  const auto from_row = [&](uint64_t row) { return bytes.data() + row * place.rows * size; };
+  if (manifest_.element == Element::kInt8) {
+    transposed_.resize(bytes.size());
+    transpose(size, from_row, place.columns, place.rows,
+              [&](uint64_t row) { return transposed_.data() + row * row_bytes; });
+    for (uint64_t row = 0; row < place.rows; ++row) write_row(place, row, transposed_.data() + row * row_bytes);
     return;
   }
-  transposed_.resize(bytes.size());
-  transpose(bytes.data(), place.columns, place.rows, size,
-            [&](uint64_t row) { return transposed_.data() + row * row_bytes; });
-  for (uint64_t row = 0; row < place.rows; ++row) write_row(place, row, transposed_.data() + row * row_bytes);
+  to_rows_.clear();
+  for (uint64_t row = 0; row < place.rows; ++row) to_rows_.push_back(parts_.row(place, row));
+  transpose(size, from_row, place.columns, place.rows, [&](uint64_t row) { return to_rows_[row]; });
+  for (std::byte* const row : to_rows_) std::memset(row + row_bytes, 0, place.slot_bytes - row_bytes);
 }
 
 void FormWriter::write_from(size_t module, const Placement& other, const std::vector<const void*>& other_parts) {

@@ -29,6 +29,7 @@ class FormWriter {
   const Element source_;
   const NewParts& parts_;
   std::vector<std::byte> transposed_;
+  std::vector<std::byte*> to_rows_;
   std::vector<float> scratch_;
 };
 

@@ -60,12 +60,18 @@ int HeldParts::hold(maru_client* client, const PartKeys& keys, uint64_t part_byt
   return 0;
 }
 
-NewParts::~NewParts() {
+NewParts::~NewParts() { let_go(); }
+
+void NewParts::let_go() {
   if (stored_ < buffers_.size()) maru_abort_batch(client_, buffers_.data() + stored_, buffers_.size() - stored_);
   if (deepest_.block != 0) maru_release(client_, &deepest_);
+  buffers_.clear();
+  stored_ = 0;
+  deepest_ = {};
 }
 
 int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
+  let_go();  // of what an attempt from another source has left
   const size_t count = placement.part_bytes.size();
   std::vector<maru_buffer> buffers(count);
   if (count > 1)
@@ -75,7 +81,7 @@ int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
     return status;
   }
   buffers_ = std::move(buffers);
-  // What lay in the pages before is no business of those who read an adapter: behind the last row of a part are zeros.
+  // Readers of an adapter must not see the bytes of earlier blocks: each part has zeros behind its last row.
   for (size_t at = 0; at < count; ++at)
     std::memset(static_cast<std::byte*>(buffers_[at].data) + placement.part_bytes[at], 0,
                 buffers_[at].bytes - placement.part_bytes[at]);

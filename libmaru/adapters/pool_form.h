@@ -42,7 +42,8 @@ class HeldParts {
       : client_(std::exchange(other.client_, nullptr)),
         match_(other.match_),
         parts_(std::move(other.parts_)),
-        first_bytes_(other.first_bytes_) {}
+        first_bytes_(other.first_bytes_),
+        last_bytes_(other.last_bytes_) {}
   HeldParts& operator=(HeldParts&&) = delete;
   ~HeldParts() {
     if (client_ != nullptr) maru_release_match(client_, &match_);
@@ -91,6 +92,7 @@ class NewParts {
   }
 
  private:
+  void let_go();
   int store_part(const maru_key& key, size_t at);
 
   maru_client* const client_;

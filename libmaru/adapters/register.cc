@@ -140,6 +140,7 @@ int Register::make(const Wish& wish, maru_adapters_reason* reason) {
   made.buckets = places.buckets_count;
   made.rules = wish.rules;
   std::memcpy(made.base_model, wish.base_model.data(), std::min(wish.base_model.size(), sizeof(made.base_model) - 1));
+  std::memcpy(made.base_fingerprint, wish.base_fingerprint, sizeof(made.base_fingerprint));
   made.owners_next.store(1, std::memory_order_relaxed);
   if (!make_lock(&made.lock)) return fail(reason, EOPNOTSUPP, "this system has no robust locks between processes");
   made.ready.store(1, std::memory_order_release);  // [pairs adapters.ready]
@@ -173,6 +174,11 @@ int Register::adopt(const Wish& wish, maru_adapters_reason* reason) {
       wish.base_model != std::string_view(copy.base_model, ::strnlen(copy.base_model, sizeof(copy.base_model))))
     return fail(reason, EXDEV, "the register's base model is \"%.255s\", not \"%s\": a register has one",
                 copy.base_model, wish.base_model.c_str());
+  static constexpr uint8_t kNone[16] = {};
+  if (std::memcmp(wish.base_fingerprint, kNone, sizeof(kNone)) != 0 &&
+      std::memcmp(wish.base_fingerprint, copy.base_fingerprint, sizeof(kNone)) != 0)
+    return fail(reason, EXDEV,
+                "the register is for a base model with another fingerprint: a register has one base model");
   return map(copy.file_bytes, copy.entries_max, reason);
 }
 

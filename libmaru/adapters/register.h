@@ -22,6 +22,7 @@ class Register {
     uint32_t entries_max = 0;
     Rules rules = {};
     std::string base_model;
+    uint8_t base_fingerprint[16] = {};
     uint32_t timeout_ms = 5000;
   };
 

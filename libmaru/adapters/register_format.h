@@ -70,7 +70,7 @@ struct Counters {
 };
 
 struct Rules {
-  uint32_t window_ms, hot_enter_uses, hot_leave_uses, warm_enter_uses, stay_ms, reserved0;
+  uint32_t window_ms, hot_enter_uses, hot_leave_uses, stay_ms;
   uint64_t adapters_max[kForms];
   uint64_t bytes_max[kForms];
 };
@@ -85,7 +85,8 @@ struct Head {
   uint32_t entries_max, buckets;
   Rules rules;
   char base_model[MARU_ADAPTERS_BASE_BYTES_MAX + 1];
-  pthread_mutex_t lock;  // robust, of all processes
+  uint8_t base_fingerprint[16];  // zeros: none
+  pthread_mutex_t lock;          // robust, of all processes
   std::atomic<uint32_t> owners_next;
   uint32_t entries_used;  // entries ever live; those above have no memory yet
   uint32_t entries_live;

@@ -13,24 +13,13 @@
 namespace maru::adapters {
 namespace {
 
-// All exponent bits set: NaN or infinite. Without a branch in the loop, so that the compiler makes vectors of it.
+// All exponent bits set: NaN or infinite.
 template <typename Bits>
-uint64_t find_exponent(const std::byte* weights, uint64_t count, Bits exponent) {
-  constexpr uint64_t kAtOnce = 4096;
-  for (uint64_t first = 0; first < count; first += kAtOnce) {
-    const uint64_t end = std::min(count, first + kAtOnce);
-    Bits found = 0;
-    for (uint64_t i = first; i < end; ++i) {
-      Bits bits;
-      std::memcpy(&bits, weights + i * sizeof(Bits), sizeof(Bits));
-      found |= Bits((bits & exponent) == exponent);
-    }
-    if (found == 0) continue;
-    for (uint64_t i = first; i < end; ++i) {
-      Bits bits;
-      std::memcpy(&bits, weights + i * sizeof(Bits), sizeof(Bits));
-      if ((bits & exponent) == exponent) return i;
-    }
+uint64_t find_exponent(const std::byte* weights, uint64_t first, uint64_t count, Bits exponent) {
+  for (uint64_t i = first; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, weights + i * sizeof(Bits), sizeof(Bits));
+    if ((bits & exponent) == exponent) return i;
   }
   return count;
 }
@@ -47,7 +36,11 @@ struct Ways {
   float (*largest)(const float* weights, uint64_t count);
   void (*round)(const float* weights, uint64_t count, float inverse, int8_t* to);
   void (*load)(const std::byte* row, Element element, uint64_t columns, float* to);
+  // How many weights of 16 bits from the first on have some of these bits clear: a multiple of what a step looks at.
+  uint64_t (*skip_numbers)(const std::byte* weights, uint64_t count, uint16_t exponent);
 };
+
+uint64_t skip_none(const std::byte*, uint64_t, uint16_t) { return 0; }
 
 float largest_plain(const float* weights, uint64_t count) {
   float most = 0;
@@ -117,13 +110,29 @@ __attribute__((target("avx2,f16c"))) void load_avx2(const std::byte* row, Elemen
   }
   load_plain_from(row, element, i, columns, to);
 }
+__attribute__((target("avx2"))) uint64_t skip_numbers_avx2(const std::byte* weights, uint64_t count,
+                                                           uint16_t exponent) {
+  constexpr uint64_t kStep = 64;
+  const __m256i bits = _mm256_set1_epi16(int16_t(exponent));
+  uint64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    __m256i found = _mm256_setzero_si256();
+    for (uint64_t part = 0; part < kStep; part += 16) {
+      const __m256i row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights + 2 * (i + part)));
+      found = _mm256_or_si256(found, _mm256_cmpeq_epi16(_mm256_and_si256(row, bits), bits));
+    }
+    if (!_mm256_testz_si256(found, found)) break;
+  }
+  return i;
+}
 #endif
 
 Ways choose_ways() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return {largest_avx2, round_avx2, load_avx2};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    return {largest_avx2, round_avx2, load_avx2, skip_numbers_avx2};
 #endif
-  return {largest_plain, round_plain, load_plain};
+  return {largest_plain, round_plain, load_plain, skip_none};
 }
 const Ways& ways() {
   static const Ways chosen = choose_ways();
@@ -133,8 +142,9 @@ const Ways& ways() {
 }  // namespace
 
 uint64_t find_no_number(const std::byte* weights, Element element, uint64_t count) {
-  if (element == Element::kFloat32) return find_exponent<uint32_t>(weights, count, 0x7F80'0000u);
-  return find_exponent<uint16_t>(weights, count, element == Element::kFloat16 ? uint16_t(0x7C00) : uint16_t(0x7F80));
+  if (element == Element::kFloat32) return find_exponent<uint32_t>(weights, 0, count, 0x7F80'0000u);
+  const uint16_t exponent = element == Element::kFloat16 ? 0x7C00 : 0x7F80;
+  return find_exponent<uint16_t>(weights, ways().skip_numbers(weights, count, exponent), count, exponent);
 }
 
 void load_floats(const std::byte* row, Element element, uint64_t columns, float* to) {

@@ -40,24 +40,4 @@ void compress_row(const std::byte* row, Element element, uint64_t columns, std::
 // The weights of a row as floats; of INT8 integers times the row's scale.
 void load_floats(const std::byte* row, Element element, uint64_t columns, float* to);
 
-// Turns rows x columns into columns x rows. `to_row` gives the address of a row of the result, since the rows of an adapter lie
-// in parts.
-template <typename ToRow>
-void transpose(const std::byte* from, uint64_t rows, uint64_t columns, uint64_t element_size, const ToRow& to_row) {
-  // Some rows of the source at a time stay in the first cache, while a row of the result is written.
-  constexpr uint64_t kRowsAtOnce = 256;
-  for (uint64_t first = 0; first < rows; first += kRowsAtOnce) {
-    const uint64_t end = first + kRowsAtOnce < rows ? first + kRowsAtOnce : rows;
-    for (uint64_t column = 0; column < columns; ++column) {
-      std::byte* const to = to_row(column);
-      const std::byte* source = from + column * element_size;
-      if (element_size == 2)
-        for (uint64_t row = first; row < end; ++row) std::memcpy(to + 2 * row, source + row * columns * 2, 2);
-      else
-        for (uint64_t row = first; row < end; ++row)
-          std::memcpy(to + element_size * row, source + row * columns * element_size, element_size);
-    }
-  }
-}
-
 }  // namespace maru::adapters

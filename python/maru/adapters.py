@@ -73,7 +73,8 @@ def _error(refused: Exception) -> AdapterError:
 
 
 def _info(fields: "dict[str, Any]") -> Info:
-    return Info(**{**fields, "tier": Tier(fields["tier"]), "dtype": _DTYPES[fields["dtype"]]})
+    values: "dict[str, Any]" = {**fields, "tier": Tier(fields["tier"]), "dtype": _DTYPES[fields["dtype"]]}
+    return Info(**values)
 
 
 class Adapter:
@@ -104,8 +105,8 @@ class Adapter:
         return (self.module(number) for number in range(len(self)))
 
     def module(self, number: int) -> Module:
-        *fields, dtype = _call(self._held.module, number)
-        return Module(*fields, _DTYPES[dtype])
+        name, in_features, out_features, rank, scaling, dtype = _call(self._held.module, number)
+        return Module(name, in_features, out_features, rank, scaling, _DTYPES[dtype])
 
     def number(self, name: str) -> int:
         """Of a module, by its path in the base model."""
@@ -131,13 +132,13 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of a pool. Options are those of maru_adapters_options: register_path, root, base_model, entries_max,
-    window_ms, hot_enter_uses, hot_leave_uses, stay_ms, hot_adapters_max, warm_adapters_max, hot_bytes_max, warm_bytes_max,
-    part_bytes, timeout_ms."""
+    """The adapters of a pool. Options are those of maru_adapters_options: register_path, root, base_model, base_fingerprint,
+    entries_max, window_ms, hot_enter_uses, hot_leave_uses, stay_ms, hot_adapters_max, warm_adapters_max, hot_bytes_max,
+    warm_bytes_max, part_bytes, timeout_ms."""
 
-    _OPTIONS = frozenset({"register_path", "root", "base_model", "entries_max", "window_ms", "hot_enter_uses", "hot_leave_uses",
-                          "stay_ms", "hot_adapters_max", "warm_adapters_max", "hot_bytes_max", "warm_bytes_max", "part_bytes",
-                          "timeout_ms"})
+    _OPTIONS = frozenset({"register_path", "root", "base_model", "base_fingerprint", "entries_max", "window_ms",
+                          "hot_enter_uses", "hot_leave_uses", "stay_ms", "hot_adapters_max", "warm_adapters_max",
+                          "hot_bytes_max", "warm_bytes_max", "part_bytes", "timeout_ms"})
 
     def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, **options: Any) -> None:
         unknown = sorted(set(options) - self._OPTIONS)
@@ -264,3 +265,25 @@ def _call(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
     except _adapters.Refused as refused:
         raise _error(refused) from None
+
+
+def _main() -> None:
+    import argparse
+    parser = argparse.ArgumentParser(prog="python3 -m maru.adapters", description="Lists the LoRA adapters of a pool.")
+    parser.add_argument("--socket", help="marud's; default: $MARU_SOCKET, or where libmaru looks")
+    parser.add_argument("--pool")
+    parser.add_argument("--register", help="default: the user's register of this pool")
+    parser.add_argument("--metrics", action="store_true", help="prints totals for Prometheus instead")
+    asked = parser.parse_args()
+    with Adapters(asked.socket, asked.pool, register_path=asked.register) as adapters:
+        if asked.metrics:
+            print(adapters.metrics(), end="")
+            return
+        print(f"{'adapter':32} {'tier':4} {'rank':>4} {'uses':>6} {'file MiB':>9}  folder")
+        for info in adapters:
+            print(f"{info.name:32} {info.tier.name:4} {info.rank:4} {info.window_uses:6} {info.file_bytes / 2 ** 20:9.1f}  "
+                  f"{info.folder}")
+
+
+if __name__ == "__main__":
+    _main()

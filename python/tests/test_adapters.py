@@ -83,6 +83,8 @@ def test_what_is_refused_says_why(adapters, tmp_path):
         adapters.load("b", tmp_path / "b")
     with pytest.raises(KeyError):
         adapters["b"]
+    with pytest.raises(AdapterError, match="16 bytes"):
+        Adapters(base_fingerprint=b"short")
     with pytest.raises(TypeError, match="unknown option 'hot'"):
         Adapters(hot=3)
     assert [info.name for info in adapters] == ["a"]
@@ -121,6 +123,23 @@ def test_totals_and_metrics(adapters, tmp_path):
     assert (totals["loads"], totals["acquires_warm"], totals["warm_adapters"]) == (1, 1, 1)
     assert 'maru_adapter_acquires_total{tier="warm"} 1\n' in adapters.metrics()
     assert adapters.rebalance() == 0
+    adapters.unload("a")
+
+
+def test_a_program_lists_them(marud, adapters, tmp_path):
+    write_adapter(tmp_path / "a")
+    adapters.load("a", tmp_path / "a")
+    adapters.acquire("a").release()
+
+    def listed(*arguments):
+        done = subprocess.run([sys.executable, "-m", "maru.adapters", "--register", tmp_path / "register", *arguments],
+                              env=marud.environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    heading, line = listed().splitlines()
+    assert line.split() == ["a", "WARM", "8", "1", "0.0", str(tmp_path / "a")]
+    assert "maru_adapters_registered 1\n" in listed("--metrics")
     adapters.unload("a")
 
 

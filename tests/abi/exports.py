@@ -16,7 +16,7 @@ def exported(library):
 
 def declared(headers):
     text = "".join(re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL) for header in headers)
-    marked = set(re.findall(r"MARU_(?:TOKENS_|LAYOUT_|BLEND_)?PUBLIC\s[^;{]*?\b(maru_\w+)\s*\(", text))
+    marked = set(re.findall(r"MARU_(?:TOKENS_|LAYOUT_|BLEND_|ADAPTERS_)?PUBLIC\s[^;{]*?\b(maru_\w+)\s*\(", text))
     functions = set(re.findall(r"^[A-Za-z][^;{}#\n(]*?\b(maru_\w+)\s*\(", text, flags=re.MULTILINE))
     return marked, functions
 

@@ -308,6 +308,7 @@ TEST_F(AdapterSets, RegistersRefuseWhatTheyAreNot) {
     own.in_register.path = home_.register_path();
     own.in_register.page_bytes = 4096, own.in_register.part_bytes = wish.part_bytes, own.in_register.entries_max = 16;
     own.in_register.base_model = wish.base;
+    own.in_register.base_fingerprint[15] = wish.fingerprint;
     own.in_register.rules.window_ms = 60'000;
     own.now_ms = [] { return kFirstMs; };
     maru_adapters_reason reason = {};
@@ -334,6 +335,13 @@ TEST_F(AdapterSets, RegistersRefuseWhatTheyAreNot) {
   EXPECT_EQ(open_file(wish), "0 ");
   wish.base = "two";
   EXPECT_NE(open_file(wish).find("base model is \"one\", not \"two\""), std::string::npos) << open_file(wish);
+  std::filesystem::remove(home_.register_path());
+  wish.fingerprint = 7;
+  EXPECT_EQ(open_file(wish), "0 ");
+  wish.fingerprint = 8;
+  EXPECT_NE(open_file(wish).find("another fingerprint"), std::string::npos) << open_file(wish);
+  wish.fingerprint = 0;
+  EXPECT_EQ(open_file(wish), "0 ") << "who gives none takes the register's";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "libmaru/adapters/batch_former.h"
 #include "tests/support/random.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -116,7 +117,7 @@ TEST(Batches, PreferWhatIsResident) {
 
 // The measurement of the two policies: some adapters are popular, many are rare, and as much comes as can be served.
 struct Waits {
-  uint64_t longest_ms = 0, p99_ms = 0, never = 0;
+  uint64_t longest_ms = 0, over_10_s = 0;
 };
 Waits simulate(uint32_t policy, uint64_t seed) {
   BatchFormer::Limits limits = kFair;
@@ -140,10 +141,9 @@ Waits simulate(uint32_t policy, uint64_t seed) {
     for (const uint64_t served : next(former, now)) waits.push_back(now - since[served]), since.erase(served);
   }
   Waits result;
-  for (const auto& [unserved, came] : since) waits.push_back(kEndMs - came), result.never += kEndMs - came > 10'000;
-  std::ranges::sort(waits);
-  result.longest_ms = waits.back();
-  result.p99_ms = waits[waits.size() * 99 / 100];
+  for (const auto& [unserved, came] : since) waits.push_back(kEndMs - came);
+  result.longest_ms = std::ranges::max(waits);
+  result.over_10_s = uint64_t(std::ranges::count_if(waits, [](uint64_t ms) { return ms > 10'000; }));
   return result;
 }
 
@@ -152,12 +152,12 @@ TEST(Batches, MostPopularFirstStarves) {
   std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed));
   const Waits popular = simulate(MARU_BATCH_POPULAR, seed), fair = simulate(MARU_BATCH_FAIR, seed);
   std::printf(
-      "longest wait of a minute: most popular first %llu ms (%llu requests waited for more than 10 s in vain), fair "
+      "longest wait of a minute: most popular first %llu ms (%llu requests waited for more than 10 s), fair "
       "%llu ms\n",
-      static_cast<unsigned long long>(popular.longest_ms), static_cast<unsigned long long>(popular.never),
+      static_cast<unsigned long long>(popular.longest_ms), static_cast<unsigned long long>(popular.over_10_s),
       static_cast<unsigned long long>(fair.longest_ms));
-  EXPECT_GT(popular.never, 0u);
-  EXPECT_EQ(fair.never, 0u);
+  EXPECT_GT(popular.over_10_s, 0u);
+  EXPECT_EQ(fair.over_10_s, 0u);
   EXPECT_LT(5 * fair.longest_ms, popular.longest_ms);
 }
 

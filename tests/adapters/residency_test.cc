@@ -9,7 +9,7 @@
 namespace maru::adapters {
 namespace {
 
-constexpr Rules kRules = {60'000, 10, 5, 1, 30'000, 0, {100, 1000}, {1u << 30, 1u << 30}};
+constexpr Rules kRules = {60'000, 10, 5, 30'000, {100, 1000}, {1u << 30, 1u << 30}};
 
 Standing warm(uint32_t uses, uint64_t since_ms) { return {uses, 0, {false, true}, {0, since_ms}}; }
 Standing hot(uint32_t uses, uint64_t since_ms) { return {uses, 0, {true, false}, {since_ms, 0}}; }

@@ -24,6 +24,7 @@ struct SetWish {
   uint32_t stay_ms = 30'000;
   uint32_t timeout_ms = 5000;
   std::string base{};
+  uint8_t fingerprint = 0;
   std::vector<adapters::BaseModule> modules{};
   std::function<void(adapters::Step)> at_step{};
 };
@@ -44,8 +45,7 @@ class AdapterHome {
     wish.in_register.entries_max = 512;
     wish.in_register.timeout_ms = own.timeout_ms;
     wish.in_register.base_model = own.base;
-    wish.in_register.rules = {
-        60'000, 10, 5, 1, own.stay_ms, 0, {own.hot_max, own.warm_max}, {own.bytes_max, own.bytes_max}};
+    wish.in_register.rules = {60'000, 10, 5, own.stay_ms, {own.hot_max, own.warm_max}, {own.bytes_max, own.bytes_max}};
     wish.base = own.modules;
     wish.now_ms = [this] { return now_ms_.load(); };
     wish.at_step = own.at_step;

@@ -137,7 +137,7 @@ def check_keys(page, text, daemon):
 
 
 def check_functions(page, text, *headers):
-    public = r'^MARU_(?:TOKENS_|LAYOUT_|BLEND_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
+    public = r'^MARU_(?:TOKENS_|LAYOUT_|BLEND_|ADAPTERS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, ''.join(header.read_text() for header in headers), re.MULTILINE)),
             set(re.findall(r'\*(maru_\w+)\*\(3\)', without_examples(text))))
 

@@ -90,6 +90,12 @@ class Set {
     own.register_path = path ? path->c_str() : nullptr;
     own.root = root ? root->c_str() : nullptr;
     own.base_model = base ? base->c_str() : nullptr;
+    std::string fingerprint;
+    if (options.contains("base_fingerprint")) {
+      fingerprint = options["base_fingerprint"].cast<std::string>();
+      if (fingerprint.size() != 16) throw Refused{EINVAL, "base_fingerprint must be 16 bytes"};
+      own.base_fingerprint = fingerprint.data();
+    }
     const auto number = [&]<typename T>(const char* name, T* to) {
       if (options.contains(name)) *to = options[name].cast<T>();
     };

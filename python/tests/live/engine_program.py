@@ -28,15 +28,19 @@ class Engine:
         from vllm import LLM
         self.llm = LLM(**options)
 
-    def generate(self, prompts, tokens=8, together=True):
-        """The answers to prompts, each a list of token ids; together: in one batch."""
+    def generate(self, prompts, tokens=8, together=True, loras=None):
+        """The answers to prompts, each a list of token ids; together: in one batch. loras: for each prompt a name, a number and
+        a folder, or None."""
         from vllm import SamplingParams
         asked = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         begun = time.perf_counter()
         cpu = time.process_time()
         outputs = []
-        for batch in [prompts] if together else [[prompt] for prompt in prompts]:
-            outputs += self.llm.generate([{"prompt_token_ids": prompt} for prompt in batch], asked, use_tqdm=False)
+        from vllm.lora.request import LoRARequest
+        wanted = [lora and LoRARequest(*lora) for lora in loras or [None] * len(prompts)]
+        for batch in [range(len(prompts))] if together else [[i] for i in range(len(prompts))]:
+            outputs += self.llm.generate([{"prompt_token_ids": prompts[i]} for i in batch], asked, use_tqdm=False,
+                                         lora_request=[wanted[i] for i in batch] if loras else None)
         return {"seconds": time.perf_counter() - begun, "processor_seconds": time.process_time() - cpu,
                 "tokens": [list(output.outputs[0].token_ids) for output in outputs],
                 "cached": [output.num_cached_tokens or 0 for output in outputs]}
