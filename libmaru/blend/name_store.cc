@@ -1,8 +1,8 @@
-// Opening a space, and what maru/spans.h says of storing: chunks with their bytes, second names, and forgetting.
+// Opening a space, and the calls of maru/spans.h that store: chunks with their bytes, second names, and forgetting.
 //
-// Storing is one step of the pool, after which the chunk or its name is there whole. A process that dies before it leaves
-// reserved pages, which marud takes back; one that dies between the store of a chain and that of its name leaves a chain
-// without a second name, which the next process that stores the same chunk gives it.
+// Storing is one step of the pool: after it the chunk or its name is there whole. A process that dies before this step leaves
+// reserved pages, and marud takes them back. A process that dies between a chain and its name leaves a chain without a second
+// name. The next process that stores the same chunk gives it one.
 #include "libmaru/blend/chunk_names.h"
 
 #include <cerrno>
@@ -14,7 +14,7 @@
 namespace maru::blend {
 namespace {
 
-// What the base of a space is derived from: maru_tenant() is the pool's keyed hash. Tenants' names do not begin with zero.
+// The base of a space is the keyed hash of this name, by maru_tenant(). Tenants' names do not begin with zero.
 struct SecretName {
   char label[16] = {'\0', 'm', 'a', 'r', 'u', ' ', 's', 'p', 'a', 'n', 's', ' ', '1'};
   Fingerprint space;
@@ -62,7 +62,7 @@ class RecordBytes {
 
 enum class Resident { kSame, kOtherPosition, kOtherTokens, kGone };
 
-// What is under a key, whose block is in *ret_block.
+// Compares the block under a key with a chunk; *ret_block is the block.
 Resident look(const maru_spans& spans, const maru_key& key, const maru_span_chunk& chunk, maru_block* ret_block) {
   maru_view view = {};
   if (maru_pin(spans.client, &key, &view) != 0) return Resident::kGone;

@@ -43,7 +43,7 @@ class RollingHash {
     for (size_t i = 0; i < powers_.size(); ++i) sum += uint128{powers_[i]} * tokens[i];
     return reduced(sum);
   }
-  // From the window that begins with `first` to the one that ends with `next`.
+  // Moves the window by a token: `first` leaves it, `next` enters it.
   uint64_t moved(uint64_t hash, uint32_t first, uint32_t next) const {
     const uint128 others = uint128{leaving_} * first + next;
     return reduced(uint128{hash} * base_ + others);
