@@ -145,6 +145,41 @@ int store_span_copy(const maru_spans& spans, const maru_span_chunk& chunk, const
   return status;
 }
 
+// A page for a name. A store that meets a block gives it back, and the next try takes another.
+class NameBuffer {
+ public:
+  NameBuffer(maru_client* client, uint32_t metadata_bytes) : client_(client), metadata_bytes_(metadata_bytes) {}
+  ~NameBuffer() {
+    if (is_held_) maru_abort(client_, &buffer_);
+  }
+  NameBuffer(const NameBuffer&) = delete;
+  NameBuffer& operator=(const NameBuffer&) = delete;
+
+  // Unless it is there already.
+  int alloc() {
+    if (is_held_) return 0;
+    const int status = maru_alloc_with_metadata(client_, 1, metadata_bytes_, 1, &buffer_);
+    if (status != 0) return status;
+    is_held_ = true;
+    auto* const bytes = static_cast<uint8_t*>(buffer_.data);
+    bytes[0] = 0;
+    for (size_t at = kLineBytes; at < kLineBytes + metadata_bytes_; at += kLineBytes) __builtin_prefetch(bytes + at, 1);
+    return 0;
+  }
+  int store(const maru_key& key, const maru_store_options& options, maru_block* ret_block) {
+    const int status = maru_store(client_, &key, &buffer_, &options, ret_block);
+    is_held_ = status < 0;
+    return status;
+  }
+
+ private:
+  static constexpr size_t kLineBytes = 64;
+  maru_client* client_;
+  uint32_t metadata_bytes_;
+  maru_buffer buffer_ = {};
+  bool is_held_ = false;
+};
+
 int name_span(const maru_spans& spans, const maru_span_chunk& chunk, maru_block deepest, uint32_t blocks,
               maru_block* ret_block) {
   maru_block_info info = {};
@@ -153,13 +188,15 @@ int name_span(const maru_spans& spans, const maru_span_chunk& chunk, maru_block 
   if (status != 0) return status == -ENOENT ? -ENOLINK : status;
   if (info.tenant != spans.names.tenant() || info.depth + 1 < blocks) return -EINVAL;
 
-  const uint32_t metadata_bytes = record_bytes(spans.names.window(), chunk.note_bytes);
-  maru_buffer buffer = {};
-  if ((status = maru_alloc_with_metadata(spans.client, 1, metadata_bytes, 1, &buffer)) != 0) return status;
-  *static_cast<uint8_t*>(buffer.data) = 0;
+  // Before the hash is computed: the lines of the record are on their way meanwhile.
+  NameBuffer buffer(spans.client, record_bytes(spans.names.window(), chunk.note_bytes));
+  if ((status = buffer.alloc()) != 0) return status;
+  const auto store = [&](const maru_key& key, const maru_store_options& options, maru_block* ret_stored) {
+    const int allocated = buffer.alloc();
+    return allocated != 0 ? allocated : buffer.store(key, options, ret_stored);
+  };
   maru_block block = 0;
-  status = store_under_name(spans, chunk, deepest, blocks, store_of(spans.client, buffer), &block);
-  if (status != 0) maru_abort(spans.client, &buffer);
+  status = store_under_name(spans, chunk, deepest, blocks, store, &block);
   if (status >= 0 && ret_block != nullptr) *ret_block = block;
   return status;
 }
