@@ -2,13 +2,13 @@
  * libmaru-blend, second part: keys moved to another position.
  *
  * A rotary embedding turns each pair of elements of a key by an angle that is the token's position times the frequency of the
- * pair. Keys that were computed at one position become those of another when each pair is turned by the difference. The
+ * pair. Keys become right for another position when each pair is turned by the difference. The
  * scaled variants differ in their frequencies alone; a factor on the length of the keys stays as it is. Values carry no
  * position.
  *
  * Nothing here needs a pool. Any thread may call any function; none blocks, enters the kernel or allocates memory (but for
- * the heap, where a rotation has more than 1024 pairs). Each `reason` may be NULL; on failure it says what the library found
- * and what it expected.
+ * the heap, where a rotation has more than 1024 pairs). Each `reason` may be NULL. On failure it is a sentence: the value
+ * that the library found, and the value that it expected.
  */
 #ifndef MARU_ROPE_H
 #define MARU_ROPE_H
@@ -42,7 +42,7 @@ enum maru_rope_pairing {
   MARU_ROPE_GPTJ = 2  /* element 2 i and element 2 i + 1: GPT-J, and the models that vLLM calls not neox style */
 };
 
-/* How the frequencies differ from base^(-2 i / rotary_dim), which is that of pair i. */
+/* The frequency of pair i is base^(-2 i / rotary_dim), changed as follows. */
 enum maru_rope_scaling {
   MARU_ROPE_PLAIN = 0,
   MARU_ROPE_LINEAR = 1,    /* divided by `factor` */
@@ -59,7 +59,7 @@ enum maru_rope_flags {
       1u << 0 /* the ramp of yarn ends where it is computed, not at whole pairs ("truncate": false) */
 };
 
-/* The rotary embedding of a model. Zero what the scaling does not need. */
+/* The rotary embedding of a model. Zero the fields that the scaling does not need. */
 typedef struct maru_rope {
   size_t size;
   uint32_t head_dim;   /* elements of a head; 2 to MARU_ROPE_HEAD_DIM_MAX */
@@ -108,10 +108,10 @@ typedef struct maru_rerotation {
 /* Turns the keys of neighbouring tokens from their old position to a new one. Elements behind the rotary dimension stay, and
  * are copied where `to` is another place. Neither has to be aligned beyond an element.
  *
- * The angles are computed in double precision, the products in single (in double on a processor without AVX2). With r the
- * length of a pair, x an exact element of the turned pair, and u = 2^-11 for float16, 2^-8 for bfloat16, 2^-24 for float32: the
- * result differs from x by at most u |x| + 2^-22 r, and by 2^-25 more where a float16 is too small to be normal. Keys that were
- * NaN or infinite stay no numbers.
+ * The angles are computed in double precision, the products in single (in double on a processor without AVX2). Let r be the
+ * length of a pair, x an exact element of the turned pair, and u 2^-11 for float16, 2^-8 for bfloat16, 2^-24 for float32. The
+ * result differs from x by at most u |x| + 2^-22 r. Where a float16 is too small to be normal, it may differ by 2^-25 more. NaN
+ * and infinite keys stay no numbers.
  * Errors: -EINVAL a field is out of range; -EOVERFLOW the keys would reach beyond the address space. */
 MARU_BLEND_PUBLIC int maru_rerotate(const maru_rope *rope, const maru_rerotation *keys, maru_rope_reason *reason);
 

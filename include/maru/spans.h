@@ -3,8 +3,8 @@
  *
  * A prefix cache finds a text only behind the very beginning that it had when it was computed. Here a chunk of `window` tokens
  * is stored under a name made of its tokens alone. maru_find_spans() slides over a prompt, asks the pool for every window, and
- * returns the chunks that occur in it, at whatever place. Their keys are those of the place where they were computed: turn
- * them with maru_rerotate() (maru/rope.h), and recompute a share of the tokens. The engine decides which share.
+ * returns the chunks that occur in it, at any place. Their keys still carry the old position: turn them with
+ * maru_rerotate() (maru/rope.h), and recompute a share of the tokens. The engine decides which share.
  *
  * A chunk is an ordinary block of the pool. Its name is a polynomial of its tokens modulo 2^61 - 1. The base of the polynomial
  * is derived from the pool's secret, so no prompt can aim at a collision. The block's metadata holds the tokens, which each
@@ -62,7 +62,7 @@ MARU_BLEND_PUBLIC void maru_close_spans(maru_spans *spans);
 
 /* -- storing --------------------------------------------------------------------------------------------------------- */
 
-/* What a chunk is, beside its bytes. The library copies all of it during the call. */
+/* A chunk without its bytes. The library copies all of it during the call. */
 typedef struct maru_span_chunk {
   size_t size;
   const uint32_t *tokens; /* `window` of them, as maru_spans_options has it */
@@ -74,7 +74,7 @@ typedef struct maru_span_chunk {
   uint64_t reserved[2];
 } maru_span_chunk;
 
-/* maru_alloc_with_metadata() with room for what maru_store_span() writes behind the payload. Errors: of that function. */
+/* maru_alloc_with_metadata() with room for the metadata that maru_store_span() writes. Errors: of that function. */
 MARU_BLEND_PUBLIC int maru_alloc_spans(maru_spans *spans, uint64_t bytes, size_t n, maru_buffer *ret_buffers);
 
 /* Stores a chunk with its bytes.
@@ -102,7 +102,7 @@ MARU_BLEND_PUBLIC int maru_store_span_copy(maru_spans *spans, const maru_span_ch
 MARU_BLEND_PUBLIC int maru_name_span(maru_spans *spans, const maru_span_chunk *chunk, maru_block deepest,
                                      uint32_t blocks, maru_block *ret_block);
 
-/* Deletes what has these tokens: names, and chunks that were stored with their bytes. Blocks that a name refers to stay.
+/* Deletes all blocks that have these tokens: names, and chunks with their bytes. Blocks that a name refers to stay.
  * Returns how many blocks it deleted. Errors: -EROFS the client only reads; -ESHUTDOWN; -EINVAL. */
 MARU_BLEND_PUBLIC int maru_forget_span(maru_spans *spans, const uint32_t *tokens);
 
@@ -157,9 +157,9 @@ typedef struct maru_found_spans {
   void *held;        /* the library's */
 } maru_found_spans;
 
-/* Finds the prefix first, and behind it the chunks that occur in a prompt. Where chunks overlap in the prompt, the one that
- * begins first is taken, which makes as many spans as there can be. Of several occupants the one is taken whose position is
- * nearest.
+/* Finds the prefix first, and behind it the chunks that occur in a prompt. Where chunks overlap in the prompt, the call
+ * takes the first one. All chunks have one length, so no other choice has more spans. Of several occupants the call takes the
+ * one with the nearest position.
  *   tokens         n of them, read during the call only
  *   options        may be NULL: no prefix, step 1, no limit
  *   ret_found      must end in maru_release_spans(). One pin for each span holds it, beside that of the prefix

@@ -1,4 +1,4 @@
-// The names of chunks in one space: what maru_spans is.
+// The names of chunks in one space, and maru_spans, which has them.
 #pragma once
 
 #include "libmaru/blend/rolling_hash.h"

@@ -1,9 +1,9 @@
-// What maru/spans.h says of finding: the prefix, segments of it behind a gap, and moved chunks in what is left.
+// The calls of maru/spans.h that find: the prefix, segments of it behind a gap, and moved chunks between these.
 //
-// A window whose key is present is a candidate. Candidates are taken greedily, the one that begins first: all are of one
-// length, so that no choice gives more spans. They are pinned in groups, as if none would be refused. One that is refused
-// (another text's, gone, unreadable) gives the group behind it back, and the choice goes on with the next candidate. So the
-// result is that of one candidate after the other.
+// A window is a candidate when its key is present. The search takes the first candidate, then the first one behind it: all are
+// of one length, so no other choice has more spans. Candidates are pinned in groups, as if none would be refused. When a
+// candidate is refused (its block has other tokens, is gone or unreadable), the rest of the group is given back, and the choice
+// goes on with the next candidate. So the result is the same as with one candidate after the other.
 #include "libmaru/blend/window_scan.h"
 
 #include <algorithm>
@@ -177,7 +177,7 @@ class Search {
     return 0;
   }
 
-  // Keeps the candidates of a group up to the first one that is refused.
+  // Keeps the candidates of a group, up to the first that it refuses.
   int pin_group(std::span<const size_t> starts, std::span<const size_t> group, size_t* ret_accepted) {
     const uint32_t occupants = spans_.names.occupants();
     NameBytes names[kGroup * MARU_SPAN_OCCUPANTS_MAX];

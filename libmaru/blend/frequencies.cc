@@ -1,4 +1,4 @@
-// The formulas are those of vLLM's rotary embeddings, which computes them in single precision; here all is in double.
+// The formulas of vLLM's rotary embeddings, which vLLM computes in single precision; here all is in double.
 #include "libmaru/blend/frequencies.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Opening a space, and what maru/spans.h says of storing: chunks with their bytes, second names, and forgetting.
+// Opening a space, and the calls of maru/spans.h that store: chunks with their bytes, second names, and forgetting.
 //
-// Storing is one step of the pool, after which the chunk or its name is there whole. A process that dies before it leaves
-// reserved pages, which marud takes back; one that dies between the store of a chain and that of its name leaves a chain
-// without a second name, which the next process that stores the same chunk gives it.
+// Storing is one step of the pool: after it the chunk or its name is there whole. A process that dies before this step leaves
+// reserved pages, and marud takes them back. A process that dies between a chain and its name leaves a chain without a second
+// name. The next process that stores the same chunk gives it one.
 #include "libmaru/blend/chunk_names.h"
 
 #include <cerrno>
@@ -14,7 +14,7 @@
 namespace maru::blend {
 namespace {
 
-// What the base of a space is derived from: maru_tenant() is the pool's keyed hash. Tenants' names do not begin with zero.
+// The base of a space is the keyed hash of this name, by maru_tenant(). Tenants' names do not begin with zero.
 struct SecretName {
   char label[16] = {'\0', 'm', 'a', 'r', 'u', ' ', 's', 'p', 'a', 'n', 's', ' ', '1'};
   Fingerprint space;
@@ -62,7 +62,7 @@ class RecordBytes {
 
 enum class Resident { kSame, kOtherPosition, kOtherTokens, kGone };
 
-// What is under a key, whose block is in *ret_block.
+// Compares the block under a key with a chunk; *ret_block is the block.
 Resident look(const maru_spans& spans, const maru_key& key, const maru_span_chunk& chunk, maru_block* ret_block) {
   maru_view view = {};
   if (maru_pin(spans.client, &key, &view) != 0) return Resident::kGone;
@@ -145,6 +145,41 @@ int store_span_copy(const maru_spans& spans, const maru_span_chunk& chunk, const
   return status;
 }
 
+// A page for a name. A store that meets a block gives it back, and the next try takes another.
+class NameBuffer {
+ public:
+  NameBuffer(maru_client* client, uint32_t metadata_bytes) : client_(client), metadata_bytes_(metadata_bytes) {}
+  ~NameBuffer() {
+    if (is_held_) maru_abort(client_, &buffer_);
+  }
+  NameBuffer(const NameBuffer&) = delete;
+  NameBuffer& operator=(const NameBuffer&) = delete;
+
+  // Unless it is there already.
+  int alloc() {
+    if (is_held_) return 0;
+    const int status = maru_alloc_with_metadata(client_, 1, metadata_bytes_, 1, &buffer_);
+    if (status != 0) return status;
+    is_held_ = true;
+    auto* const bytes = static_cast<uint8_t*>(buffer_.data);
+    bytes[0] = 0;
+    for (size_t at = kLineBytes; at < kLineBytes + metadata_bytes_; at += kLineBytes) __builtin_prefetch(bytes + at, 1);
+    return 0;
+  }
+  int store(const maru_key& key, const maru_store_options& options, maru_block* ret_block) {
+    const int status = maru_store(client_, &key, &buffer_, &options, ret_block);
+    is_held_ = status < 0;
+    return status;
+  }
+
+ private:
+  static constexpr size_t kLineBytes = 64;
+  maru_client* client_;
+  uint32_t metadata_bytes_;
+  maru_buffer buffer_ = {};
+  bool is_held_ = false;
+};
+
 int name_span(const maru_spans& spans, const maru_span_chunk& chunk, maru_block deepest, uint32_t blocks,
               maru_block* ret_block) {
   maru_block_info info = {};
@@ -153,13 +188,15 @@ int name_span(const maru_spans& spans, const maru_span_chunk& chunk, maru_block 
   if (status != 0) return status == -ENOENT ? -ENOLINK : status;
   if (info.tenant != spans.names.tenant() || info.depth + 1 < blocks) return -EINVAL;
 
-  const uint32_t metadata_bytes = record_bytes(spans.names.window(), chunk.note_bytes);
-  maru_buffer buffer = {};
-  if ((status = maru_alloc_with_metadata(spans.client, 1, metadata_bytes, 1, &buffer)) != 0) return status;
-  *static_cast<uint8_t*>(buffer.data) = 0;
+  // Before the hash is computed: the lines of the record are on their way meanwhile.
+  NameBuffer buffer(spans.client, record_bytes(spans.names.window(), chunk.note_bytes));
+  if ((status = buffer.alloc()) != 0) return status;
+  const auto store = [&](const maru_key& key, const maru_store_options& options, maru_block* ret_stored) {
+    const int allocated = buffer.alloc();
+    return allocated != 0 ? allocated : buffer.store(key, options, ret_stored);
+  };
   maru_block block = 0;
-  status = store_under_name(spans, chunk, deepest, blocks, store_of(spans.client, buffer), &block);
-  if (status != 0) maru_abort(spans.client, &buffer);
+  status = store_under_name(spans, chunk, deepest, blocks, store, &block);
   if (status >= 0 && ret_block != nullptr) *ret_block = block;
   return status;
 }

@@ -59,7 +59,7 @@ int check_keys(const maru_rope& rope, const maru_rerotation& keys, maru_rope_rea
   return 0;
 }
 
-// The difference of two positions, turned into what the ways want.
+// Cosines and sines for the difference of two positions.
 class TurnTable {
  public:
   TurnTable(const maru_rope& rope, const maru_rerotation& keys) {

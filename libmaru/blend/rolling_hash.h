@@ -7,13 +7,13 @@
 // pairs of texts have the same name under every base (Thue and Morse), so that a secret base protects nothing.
 #pragma once
 
+#include "libmaru/blend/weighted_sum.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace maru::blend {
-
-__extension__ typedef unsigned __int128 uint128;
 
 inline constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 
@@ -26,33 +26,37 @@ inline uint64_t reduced(uint128 x) {
 class RollingHash {
  public:
   // `secret`: 64 secret bits. `window`: tokens, at least 1.
-  RollingHash(uint64_t secret, uint32_t window) : powers_(window) {
-    // A base of few bits would leave the names of small tokens without a reduction.
-    base_ = (secret % (kPrime - (uint64_t{1} << 32))) + (uint64_t{1} << 32);
-    uint64_t power = 1;
-    for (size_t i = window; i-- > 0; power = reduced(uint128{power} * base_)) powers_[i] = power;
-    leaving_ = kPrime - power;
-  }
+  RollingHash(uint64_t secret, uint32_t window)
+      // A base of few bits would leave the names of small tokens without a reduction.
+      : base_((secret % (kPrime - (uint64_t{1} << 32))) + (uint64_t{1} << 32)),
+        window_(window),
+        leaving_(kPrime - reduced(uint128{powers(base_, window).front()} * base_)),
+        sum_(powers(base_, window)) {}
 
-  uint32_t window() const { return uint32_t(powers_.size()); }
+  uint32_t window() const { return window_; }
   uint64_t base() const { return base_; }
 
-  // Without a chain of dependent multiplications: the sum of 2^14 products of 93 bits fits.
-  uint64_t of(const uint32_t* tokens) const {
-    uint128 sum = 0;
-    for (size_t i = 0; i < powers_.size(); ++i) sum += uint128{powers_[i]} * tokens[i];
-    return reduced(sum);
-  }
-  // From the window that begins with `first` to the one that ends with `next`.
+  // Without a chain of dependent multiplications.
+  uint64_t of(const uint32_t* tokens) const { return reduced(sum_.of(tokens)); }
+  // Moves the window by a token: `first` leaves it, `next` enters it.
   uint64_t moved(uint64_t hash, uint32_t first, uint32_t next) const {
     const uint128 others = uint128{leaving_} * first + next;
     return reduced(uint128{hash} * base_ + others);
   }
 
  private:
+  // base^(window - 1) to base^0.
+  static std::vector<uint64_t> powers(uint64_t base, uint32_t window) {
+    std::vector<uint64_t> all(window);
+    uint64_t power = 1;
+    for (size_t i = window; i-- > 0; power = reduced(uint128{power} * base)) all[i] = power;
+    return all;
+  }
+
   uint64_t base_;
+  uint32_t window_;
   uint64_t leaving_;  // -base^window
-  std::vector<uint64_t> powers_;
+  WeightedSum sum_;
 };
 
 }  // namespace maru::blend

@@ -1,4 +1,4 @@
-// What the metadata of a chunk's block says: the tokens that its key is made of, and where they were computed.
+// The metadata of a chunk's block: the tokens that its key is made of, and their position when they were computed.
 //
 //   header | window tokens, 4 bytes each | note
 //

@@ -70,6 +70,7 @@ void run(Suite& suite) {
   if (suite.wants_group("allocation")) allocation_rows(suite);
   if (suite.wants_group("copy")) copy_rows(suite);
   if (suite.wants_group("reslice")) reslice_rows(suite);
+  if (suite.wants_group("blend")) blend_rows(suite);
   if (suite.wants_group("cached")) lookup_rows(suite, false);
   if (suite.wants_group("store")) store_rows(suite);
   if (suite.wants_group("blocks")) block_rows(suite);
@@ -78,6 +79,7 @@ void run(Suite& suite) {
   if (suite.wants_group("policies")) policy_rows(suite);
   if (suite.wants_group("recovery")) recovery_rows(suite);
   if (suite.wants_group("cold")) lookup_rows(suite, true);
+  if (suite.wants_group("blend_cold")) blend_cold_row(suite);
   suite.finish();
 }
 

@@ -91,6 +91,14 @@ const std::vector<RowSpec>& row_table() {
       {"reslice_tp4_tp8", "reslice",
        "32 MiB of fp16 from the layouts of 4 ranks to those of 8, in runs of 4 KiB (ratio_run_N: the ratio with others)",
        "the best copy of 32 MiB", "ns/call", 1.25, kRatio, 0, 0},
+      // Reuse beyond prefixes.
+      {"rerotate_fp16", "blend", "32 MiB of fp16 keys turned to another position, into another buffer",
+       "the best copy of 32 MiB", "ns/call", 2, kRatio, 0, 0},
+      {"name_span", "blend", "a second name of 256 tokens for a block that is there",
+       "a block of 64 bytes stored under the same parent, by the same client", "ns/call", 1.5, kRatio, 0, 0},
+      {"find_spans_cached", "blend", "chunks of 256 tokens in a prompt of 128 k tokens, 200 k keys, nothing there",
+       "256 prefetched loads, per load", "ns/token", 6, kValue, 0, 0},
+      {"find_spans_cold", "blend_cold", "the same with 10 M keys", "the same", "ns/token", 15, kValue, 0, 0},
       // Making room.
       {"evict_page", "eviction", "choose, retire and free in batches; 8 lanes hold 1,000 pins each",
        "two dependent loads (registry, block line)", "ns/page", 2000, kValue, 0, 0},

@@ -90,6 +90,8 @@ void block_rows(Suite& suite);
 void allocation_rows(Suite& suite);
 void copy_rows(Suite& suite);
 void reslice_rows(Suite& suite);
+void blend_rows(Suite& suite);
+void blend_cold_row(Suite& suite);
 void eviction_rows(Suite& suite);
 void policy_rows(Suite& suite);
 void recovery_rows(Suite& suite);

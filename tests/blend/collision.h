@@ -1,4 +1,4 @@
-// Two texts with the same name, made by someone who knows the base.
+// Two texts with the same name, made with the knowledge of the base.
 #pragma once
 
 #include "libmaru/blend/rolling_hash.h"

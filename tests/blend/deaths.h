@@ -6,7 +6,7 @@
 
 namespace maru::test {
 
-// Does what `action` says, and dies at this step.
+// Does the action, and dies at this step.
 int run_dying(const std::string& action, const std::string& socket_path, uint64_t step);
 
 }  // namespace maru::test

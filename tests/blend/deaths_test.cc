@@ -1,4 +1,4 @@
-// A client is killed before and after each of its steps. What is left is a chunk with its name or without, and nothing is held.
+// A client is killed before and after each of its steps. A chunk is left with its name or without, and nothing is held.
 #include "tests/blend/deaths.h"
 
 #include "tests/blend/spans_fixture.h"
@@ -19,7 +19,7 @@ Tokens chunk() { return tokens_from(100, kWindow); }
 Tokens stored_with_bytes() { return tokens_from(5000, kWindow); }
 Tokens prompt() { return joined({tokens_from(1, 3), chunk(), stored_with_bytes(), chunk()}); }
 
-// What the process does that dies: all or a part of it, in steps.
+// The work of the process that dies, in steps.
 void store_all(TestClient& client, const Spans& spans) {
   const std::vector<maru_block> chain = store_chain(client, "chain", 2);
   (void)spans.name(chunk(), 16, chain.back(), 2);

@@ -1,4 +1,4 @@
-// Second names of chains, collisions that were made on purpose, tenants and models, eviction, and what has become stale.
+// Second names of chains, collisions made on purpose, tenants and models, eviction, stale names.
 #include "libmaru/blend/chunk_names.h"
 #include "tests/blend/collision.h"
 #include "tests/blend/spans_fixture.h"
@@ -154,7 +154,7 @@ TEST_F(SecondNames, TenantsModelsAndLengthsNeverMeet) {
   EXPECT_EQ(of_alice.name(tokens_from(0, kWindow), 0, of_bob.back(), 4).error(), EINVAL) << "a chain of another tenant";
 }
 
-// A block under the very key that is asked for, whose record is of another tenant, space, text, or broken.
+// A block lies under the very key that the lookup asks for, but its record names another tenant, space or text, or is broken.
 TEST_F(SecondNames, ARecordThatDiffersInAnythingIsAMiss) {
   const blend::ChunkNames& names = spans_.c()->names;
   const blend::NameBytes name = names.name(chunk_.data(), 0);
@@ -199,7 +199,7 @@ TEST_F(SecondNames, ARecordThatDiffersInAnythingIsAMiss) {
 
 // -- collisions ------------------------------------------------------------------------------------------------------
 
-// A process of the pool knows the base, so it can do what a prompt cannot: two texts of one name.
+// A process of the pool knows the base, so it can make two texts of one name, as no prompt can.
 TEST_F(SecondNames, ACraftedCollisionIsAMissAndNeverAnotherText) {
   const auto [a, b] = colliding_texts(spans_.c()->names.hash());
   ASSERT_NE(a, b);

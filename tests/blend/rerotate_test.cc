@@ -43,7 +43,7 @@ void write(std::byte* at, uint32_t dtype, double value) {
   std::memcpy(at, &bits, sizeof(bits));
 }
 
-// What rope.h states for an element whose exact value is `exact`, of a pair of this length.
+// The bound of rope.h, for an exact element of a pair of this length.
 Long bound(uint32_t dtype, Long exact, Long length) {
   const Long rounding = dtype == MARU_ROPE_FLOAT16 ? 0x1p-11L : dtype == MARU_ROPE_BFLOAT16 ? 0x1p-8L : 0x1p-24L;
   return rounding * std::fabs(exact) + 0x1p-22L * length + (dtype == MARU_ROPE_FLOAT16 ? 0x1p-25L : 0);

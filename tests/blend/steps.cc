@@ -43,6 +43,10 @@ MARU_STEP(maru_store_copy,
           (maru_client * c, const maru_key* key, const void* data, uint64_t bytes, const maru_store_options* options,
            maru_block* ret),
           (c, key, data, bytes, options, ret))
+MARU_STEP(maru_store,
+          (maru_client * c, const maru_key* key, const maru_buffer* buffer, const maru_store_options* options,
+           maru_block* ret),
+          (c, key, buffer, options, ret))
 MARU_STEP(maru_pin, (maru_client * c, const maru_key* key, maru_view* ret), (c, key, ret))
 MARU_STEP(maru_unpin, (maru_client * c, const maru_view* view), (c, view))
 MARU_STEP(maru_retrieve, (maru_client * c, const maru_key* key, maru_view* ret), (c, key, ret))

@@ -22,7 +22,7 @@ void check(int status, const maru_rope_reason& reason) {
   if (status < 0) throw Refused{-status, reason.text};
 }
 
-// Whoever made it keeps the factors of longrope as long.
+// With the factors of longrope, to which the C structure points.
 struct Rope {
   maru_rope c{};
   std::vector<double> factors;

@@ -18,7 +18,7 @@ using namespace py::literals;
 namespace maru_python {
 namespace {
 
-// What was found, and the pins of it, for as long as one of its views is shown.
+// A result and its pins, for as long as one of its views is shown.
 class FoundHold : public Hold {
  public:
   FoundHold(std::shared_ptr<OpenSpans> open, const maru_found_spans& found)
