@@ -96,11 +96,11 @@ class PrefetchController {
   TenantNames& names_;
   Slots& slots_;
   StoreController& stores_;
-  Sample &tickets_, &late_tickets_, &in_pool_, &loaded_, &loaded_bytes_, &absent_, &failed_, &gated_, &unproven_, &no_room_,
-      &parent_gone_, &discarded_, &held_, &in_flight_;
+  Sample &tickets_, &late_tickets_, &in_pool_, &loaded_, &loaded_bytes_, &absent_, &failed_, &gated_, &unproven_,
+      &no_room_, &parent_gone_, &discarded_, &held_, &in_flight_;
   std::vector<std::shared_ptr<Ticket>> running_;
   std::unordered_map<std::string, std::shared_ptr<Load>> loads_;  // by entry_key()
-  std::deque<std::shared_ptr<Load>> ready_;  // to be published
+  std::deque<std::shared_ptr<Load>> ready_;                       // to be published
   bool is_working_ = false;
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
 };

@@ -14,17 +14,18 @@ def main():
     root = pathlib.Path(sys.argv[1])
     text = {name: (root / name).read_text() for name in (
         "debian/changelog", "debian/control", "debian/libmaru0.symbols", "debian/libmaru-layout0.symbols",
-        "debian/libmaru-tokens0.symbols",
+        "debian/libmaru-prefetch0.symbols", "debian/libmaru-tokens0.symbols",
         "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/layout/libmaru-layout.map",
-        "libmaru/tokens/libmaru-tokens.map", "meson.build",
+        "libmaru/prefetch/libmaru-prefetch.map", "libmaru/tokens/libmaru-tokens.map", "meson.build",
         "scripts/install-packages")}
 
     wrong, symbols = [], set()
     for version_script, of_package in (("libmaru/libmaru.map", "debian/libmaru0.symbols"),
                                        ("libmaru/layout/libmaru-layout.map", "debian/libmaru-layout0.symbols"),
+                                       ("libmaru/prefetch/libmaru-prefetch.map", "debian/libmaru-prefetch0.symbols"),
                                        ("libmaru/tokens/libmaru-tokens.map", "debian/libmaru-tokens0.symbols")):
         exported = set(re.findall(r"^    (maru_\w+);", text[version_script], re.MULTILINE))
-        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:TOKENS_|LAYOUT_)?0 ", text[of_package], re.MULTILINE))
+        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:TOKENS_|LAYOUT_|PREFETCH_)?0 ", text[of_package], re.MULTILINE))
         wrong += difference("function", version_script, exported, of_package, listed)
         symbols |= listed
 

@@ -1,4 +1,5 @@
-// The file tier's log after crashes: whatever of a write reached the file, the tier has what it had before or after that write.
+// The file tier's log after crashes: whatever of a write reached the file, the tier has what it had before or after that
+// write.
 #include "daemon/tierd/tiers/file/file_tier.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
@@ -19,7 +20,9 @@ using Model = std::map<std::string, TierEntry>;
 
 class FileLog : public testing::Test {
  protected:
-  FileLog() : seed_(fresh_seed()), random_(seed_) { std::printf("MARU_SEED=%llu\n", static_cast<unsigned long long>(seed_)); }
+  FileLog() : seed_(fresh_seed()), random_(seed_) {
+    std::printf("MARU_SEED=%llu\n", static_cast<unsigned long long>(seed_));
+  }
 
   std::string log_path() const { return directory_.file("log"); }
   tierd::TierOptions options(uint64_t capacity = kCapacity, uint64_t region_bytes = kRegionBytes) const {

@@ -4,8 +4,8 @@
 //
 //   FRESH --prepare--> CLEAN --open--> OPEN --full--> CLOSED --give up--> PREPARING --> CLEAN
 //
-// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN ones have a header on the
-// device, with their next sequence. At most one is OPEN.
+// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN ones have a header on
+// the device, with their next sequence. At most one is OPEN.
 //
 // Not thread-safe: FileTier holds its lock.
 #pragma once
@@ -30,10 +30,10 @@ enum class RegionState : uint8_t { kFresh, kPreparing, kClean, kOpen, kClosed };
 struct Region {
   RegionState state = RegionState::kFresh;
   uint64_t sequence = 0;
-  uint64_t end = kLogBlock;    // where the next record goes
-  uint64_t footer_bytes = 0;   // of the entries so far
-  uint32_t writes = 0;         // under way
-  uint32_t reads = 0;          // under way; the region is not given up before they are done
+  uint64_t end = kLogBlock;   // where the next record goes
+  uint64_t footer_bytes = 0;  // of the entries so far
+  uint32_t writes = 0;        // under way
+  uint32_t reads = 0;         // under way; the region is not given up before they are done
   bool has_footer = false;
   std::vector<LogEntry> entries;  // whose records are on the device, in the order in which they were written
 };
