@@ -84,7 +84,8 @@ Result<void> Controllers::attach() {
   store.pinned_bytes_max = page_bytes / 100 * settings_.pins_percent;
   stores_ = std::make_unique<StoreController>(store, client_, pool_id_, names_, slots_, service_.counters());
   PrefetchSettings prefetch;
-  prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, page_bytes / 4);
+  // A tier that hangs keeps the pages of its loads, and takes no more of the pool than by its pins.
+  prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, store.pinned_bytes_max);
   prefetch.held_bytes_max = page_bytes / 100 * settings_.held_percent;
   prefetches_ =
       std::make_unique<PrefetchController>(prefetch, client_, pool_id_, names_, slots_, *stores_, service_.counters());

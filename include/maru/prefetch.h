@@ -1,6 +1,6 @@
 /*
- * Ask maru-tierd to load blocks from storage below a pool, before they are needed. libmaru-prefetch, a library of its own: a program
- * that has no tiers needs none of it.
+ * Ask maru-tierd to load blocks from storage below a pool, before they are needed. libmaru-prefetch, a library of its own: a
+ * program that has no tiers needs none of it.
  *
  *   maru_prefetch(keys, n, NULL, &ticket);             at once: maru-tierd looks, and reads what the pool lacks
  *   ... the program does something else ...
@@ -9,11 +9,11 @@
  *   maru_prefetch_release(ticket);
  *
  * What a ticket has found or loaded is pinned by maru-tierd until the ticket is released (as far as its bounds allow), so the
- * program finds it. All this is a help and never a duty: where maru-tierd is not there, or is too slow, a prefetch ends with what
- * the pool has anyway, and the program computes the rest.
+ * program finds it. All this is a help and never a duty: where maru-tierd is not there, or is too slow, a prefetch ends with
+ * what the pool has anyway, and the program computes the rest.
  *
- * Results are as in maru.h: 0 or -errno, outputs are written on success only. One thread at a time may use a ticket; tickets are
- * independent of each other. A ticket is a connection, whose end maru-tierd notices: also when the program dies.
+ * Results are as in maru.h: 0 or -errno, outputs are written on success only. One thread at a time may use a ticket; tickets
+ * are independent of each other. A ticket is a connection, whose end maru-tierd notices: also when the program dies.
  */
 #ifndef MARU_PREFETCH_H
 #define MARU_PREFETCH_H
@@ -62,13 +62,13 @@ typedef struct maru_prefetch_status_info {
   uint64_t reserved[4];
 } maru_prefetch_status_info;
 
-/* Asks for n keys (1 to MARU_PREFETCH_KEYS_MAX), in the order in which they are needed. The library reads them during the call
- * only. Tenants are numbered as in the pool that this maru-tierd serves.
+/* Asks for n keys (1 to MARU_PREFETCH_KEYS_MAX), in the order in which they are needed. The library reads them during the
+ * call only. Tenants are numbered as in the pool that this maru-tierd serves.
  *   options     may be NULL for the defaults.
  *   ret_ticket  owned by the caller until maru_prefetch_release().
- * Does not wait for a device. Errors: -ENOENT no such socket; -ECONNREFUSED, -ECONNRESET no maru-tierd there; -EACCES this user may
- * not ask; -EAGAIN maru-tierd has too many questions: go on without; -EMSGSIZE the keys have more than 1 MiB; -EMFILE; -EINVAL;
- * -ENOMEM. After each of them the caller goes on as if no tier existed. */
+ * Does not wait for a device. Errors: -ENOENT no such socket; -ECONNREFUSED, -ECONNRESET no maru-tierd there; -EACCES this
+ * user may not ask; -EAGAIN maru-tierd has too many questions: go on without; -EMSGSIZE the keys have more than 1 MiB;
+ * -EMFILE; -EINVAL; -ENOMEM. After each of them the caller goes on as if no tier existed. */
 MARU_PUBLIC int maru_prefetch(const maru_key *keys, size_t n, const maru_prefetch_options *options,
                               maru_prefetch_ticket **ret_ticket);
 
@@ -79,8 +79,8 @@ MARU_PUBLIC int maru_prefetch_status(maru_prefetch_ticket *ticket, maru_prefetch
  * maru-tierd has gone, and nothing is held; -EINVAL. */
 MARU_PUBLIC int maru_prefetch_wait(maru_prefetch_ticket *ticket, int timeout_ms, maru_prefetch_status_info *ret_status);
 
-/* A descriptor that is readable once the ticket has ended, or maru-tierd has gone: for poll(2) and loops of events. It stays the
- * library's, and is valid until maru_prefetch_release(). Never fails. */
+/* A descriptor that is readable once the ticket has ended, or maru-tierd has gone: for poll(2) and loops of events. It stays
+ * the library's, and is valid until maru_prefetch_release(). Never fails. */
 MARU_PUBLIC int maru_prefetch_descriptor(const maru_prefetch_ticket *ticket);
 
 /* Ends the ticket: what is not loaded yet is given up, and what it held may be evicted. NULL is allowed. Does not wait. */

@@ -1,5 +1,5 @@
-// What asks maru-tierd, and what it answers, on its Unix stream socket. A connection is one question: its end is the end of what
-// the question holds, also when the asker dies. Numbers are of this machine's byte order.
+// What asks maru-tierd, and what it answers, on its Unix stream socket. A connection is one question: its end is the end of
+// what the question holds, also when the asker dies. Numbers are of this machine's byte order.
 //
 //   -> MessageHeader, then `bytes` bytes: PrefetchRequest and its keys, or nothing
 //   <- MessageHeader, then `bytes` bytes: PrefetchReply, or text

@@ -179,7 +179,8 @@ def main():
     check_functions('libmaru-prefetch.3', pages['libmaru-prefetch.3'], sources / 'include/maru/prefetch.h')
     for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-prefetch'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
-    header = ''.join((sources / 'include/maru' / name).read_text() for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'prefetch.h'))
+    header = ''.join((sources / 'include/maru' / name).read_text()
+                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'prefetch.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

@@ -1,7 +1,7 @@
 // maru-tierd when things go wrong: a tier that lies, fails and hangs, and deaths at any moment. Whatever happens, what a
 // client reads is what was stored, the pool's words are in order, and nothing stays pinned.
 //
-// MARU_TIER_KILLS says how often something is killed.
+// MARU_TIER_KILLS says how often something is killed at least, MARU_TIER_SECONDS for how long things are killed.
 #include "libmaru/prefetch/message.h"
 #include "tests/support/block_content.h"
 #include "tests/support/test_client.h"
@@ -147,15 +147,17 @@ TEST_F(TierdFaults, HangingOperationsHoldUpNobody) {
 
 TEST_F(TierdFaults, DeathsAtAnyMomentHarmNobody) {
   const uint64_t kills = number_from_environment("MARU_TIER_KILLS", 12);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::seconds(number_from_environment("MARU_TIER_SECONDS", 0));
   tierd_ = std::make_unique<TierdProcess>(marud_,
                                           "[[tier]]\nname = \"disk\"\nkind = \"file\"\n[tier.options]\npath = "
                                           "\"DIR\"\ncapacity = \"64MiB\"\nregion_bytes = \"1MiB\"\n",
                                           "[store]\nforget_deleted = false\n");
   Random random(seed_);
-  uint64_t reads = 0, loaded = 0;
+  uint64_t reads = 0, loaded = 0, killed = 0;
   {
     Engine engine(marud_, random.next());
-    for (uint64_t i = 0; i < kills && !HasFailure(); ++i) {
+    while ((killed < kills || std::chrono::steady_clock::now() < until) && !HasFailure()) {
       tierd_->start();
       for (uint64_t steps = random.below(60); steps > 0; --steps) engine.step(*tierd_);
       if (random.one_in(4)) {
@@ -163,6 +165,7 @@ TEST_F(TierdFaults, DeathsAtAnyMomentHarmNobody) {
         marud_.start();
       }
       tierd_->kill();
+      ++killed;
     }
     tierd_->start();
     for (int i = 0; i < 50; ++i) engine.step(*tierd_);
@@ -171,6 +174,8 @@ TEST_F(TierdFaults, DeathsAtAnyMomentHarmNobody) {
     loaded = engine.loaded;
     tierd_->stop();
   }
+  std::printf("tiers: killed %llu times, %llu blocks read, %llu loaded\n", static_cast<unsigned long long>(killed),
+              static_cast<unsigned long long>(reads), static_cast<unsigned long long>(loaded));
   EXPECT_GT(reads, 0u);
   EXPECT_GT(loaded, 0u);
   expect_order();

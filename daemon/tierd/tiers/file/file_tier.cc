@@ -231,9 +231,9 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
                            Lock& lock) {
   LogEntry& entry = record->entry;
   std::optional<uint32_t> closed;
-  const auto place = table_.place(entry, closed);
+  const auto place = table_.place(entry, false, closed);
   if (closed) write_footer(*closed, lock);
-  if (table_.clean_count() == 0) room_.notify_all();
+  if (needs_clean()) room_.notify_all();
   if (!place) return false;
   record->place = *place;
   entry.region_offset = place->offset;

@@ -42,7 +42,7 @@ inline constexpr uint64_t kLogProbeOffset = kLogBlock;
 inline constexpr uint32_t kLogVersion = 1;
 inline constexpr uint64_t kLogRegionBytesMin = 64u << 10;  // a header, a record, a footer, with room; for tests
 inline constexpr uint64_t kLogRegionBytesMax = 1ull << 32;
-inline constexpr uint64_t kLogRegionsMin = 4;  // one written, one clean, two that hold something
+inline constexpr uint64_t kLogRegionsMin = 4;  // one that is written, two that are clean, one that holds something
 
 using LogMagic = std::array<char, 8>;
 using LogId = std::array<uint8_t, 16>;

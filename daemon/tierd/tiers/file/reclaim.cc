@@ -8,7 +8,7 @@
 namespace maru::tierd {
 
 namespace {
-constexpr size_t kCleanRegions = 1;                    // beside the open one
+constexpr size_t kCleanRegions = 2;                    // one for new records, one for those that are moved
 constexpr std::chrono::milliseconds kRetryPause{100};  // after the device refused a region's header
 }  // namespace
 
@@ -92,7 +92,7 @@ bool FileTier::move_entry(uint32_t index, const LogEntry& entry, Lock& lock) {
   }
   LogEntry moved = entry;
   std::optional<uint32_t> closed;
-  const auto place = table_.place(moved, closed);
+  const auto place = table_.place(moved, true, closed);
   if (closed) write_footer(*closed, lock);
   if (!place) return false;  // stores took the room first
   moved.region_offset = place->offset;
