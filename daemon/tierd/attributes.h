@@ -1,5 +1,6 @@
-// What a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own: whatever a tier or
-// its device does to the bytes, or whichever entry it takes for another, a load that does not verify is a miss.
+// The attributes that a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own:
+// whatever a tier or its device does to the bytes, or whichever entry it takes for another, a load that does not verify is a
+// miss.
 #pragma once
 
 #include "maru/maru.h"

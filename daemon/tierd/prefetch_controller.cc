@@ -198,7 +198,7 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
     reply.late += state != Ticket::State::kThere && state != Ticket::State::kMissing;
   while (reply.usable < reply.keys && ticket->states[reply.usable] == Ticket::State::kThere) ++reply.usable;
   reply.took_us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
-  // Loads that nobody waits for any more are nobody's.
+  // A load without a waiting ticket ends.
   for (const auto& load : std::exchange(ticket->loads, {}))
     if (load && load->state != Load::State::kEnded && !load->has_waiters()) detach(load);
   if (is_answered) ticket->finished(reply);

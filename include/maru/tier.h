@@ -72,24 +72,24 @@ typedef struct maru_tier_request {
   void *payload;
   uint64_t payload_bytes;
   uint64_t payload_checksum; /* STORE: XXH3 of 64 bits, seed 0, of the payload; saves the plug-in a second look */
-  uint64_t note;             /* STORE: what LOOKUP shall tell */
+  uint64_t note;             /* STORE: LOOKUP tells it again */
 } maru_tier_request;
 
 typedef struct maru_tier_completion {
   uint64_t ticket;
-  int32_t
-      result; /* 0 or -errno: -ENOENT absent; -ENOSPC full; -EFBIG the tier takes no entry this large; -EBADMSG what was
-                     read is damaged; -ESTALE the entry has another size; -EIO, -ETIMEDOUT and others the device's */
+  /* 0 or -errno: -ENOENT absent; -ENOSPC full; -EFBIG the tier takes no entry this large; -EBADMSG the entry is damaged;
+   * -ESTALE the entry has another size; -EIO, -ETIMEDOUT and others of the device. */
+  int32_t result;
   uint32_t attributes_bytes; /* LOOKUP and LOAD */
   uint64_t payload_bytes;    /* likewise */
   uint64_t note;             /* likewise */
 } maru_tier_completion;
 
 enum maru_tier_capabilities {
-  MARU_TIER_KEEPS = 1u << 0,      /* what was stored can be loaded; null does not */
+  MARU_TIER_KEEPS = 1u << 0,      /* stored entries can be loaded; null does not */
   MARU_TIER_SURVIVES = 1u << 1,   /* entries are there again after a restart of maru-tierd */
   MARU_TIER_LISTS = 1u << 2,      /* list() works */
-  MARU_TIER_SHARED = 1u << 3,     /* other hosts may change what is in it */
+  MARU_TIER_SHARED = 1u << 3,     /* other hosts may change its content */
   MARU_TIER_BOUNDS_SELF = 1u << 4 /* the tier evicts by itself when it is full */
 };
 
@@ -136,7 +136,7 @@ typedef struct maru_tier_calls {
   const char *name; /* constant, at most 31 bytes of a-z, 0-9 and '-' */
 
   /* Opens a tier. Everything that survived is found again before the call returns. Returns 0, or -errno and a sentence in
-   * `problem`: what was found, what was expected, and what to do. */
+   * `problem`: the finding, the expectation, and the remedy. */
   int (*open)(const maru_tier_option *options, size_t n, maru_tier **ret_tier, char *problem, size_t problem_bytes);
 
   /* Ends it. Returns after the last transfer from and to memory of requests; their completions are lost. */
@@ -161,7 +161,7 @@ typedef struct maru_tier_calls {
   int (*list)(maru_tier *tier, uint64_t *cursor, maru_tier_entry *ret_entries, size_t entries_max);
 } maru_tier_calls;
 
-/* What a plug-in exports. */
+/* The symbol that a plug-in exports. */
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif

@@ -1,11 +1,11 @@
 """Blocks from storage below a pool, asked for before they are needed.
 
-    with maru.tier.prefetch(keys, tenant=0) as ticket:       # at once: maru-tierd looks, and reads what the pool lacks
+    with maru.tier.prefetch(keys, tenant=0) as ticket:       # at once: maru-tierd looks, and reads missing blocks
         ...                                                  # the program does something else
         usable = ticket.wait(0.1).usable                     # leading keys that are in the pool
         with client.match_prefix(keys) as match: ...         # pins them, as always
 
-A ticket holds what was found until it is released. Where there is no maru-tierd, prefetch() raises NotFoundError or
+A ticket holds the blocks until it is released. Where there is no maru-tierd, prefetch() raises NotFoundError or
 DaemonUnreachableError; has_tier() says so without. A program goes on without tiers then. docs/tiers.md has the guarantees.
 """
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEFAULT_SOCKET = "/run/maru-tierd/prefetch.sock"
 
 
 class Status(NamedTuple):
-    """What became of a ticket. Until is_done all else is 0."""
+    """The end of a ticket. Until is_done all else is 0."""
 
     is_done: bool
     keys: int
@@ -61,7 +61,7 @@ class Ticket:
         return descriptor
 
     def release(self) -> None:
-        """Gives up what is not loaded yet; what the ticket held may be evicted. May be called again."""
+        """Gives up loads that have not ended; blocks that the ticket held may be evicted. May be called again."""
         self._native.release()
 
     def _told(self, timeout_ms: int) -> Status:
@@ -83,8 +83,8 @@ def prefetch(keys: Sequence[Union[bytes, str]], *, tenant: int = 0, digests: boo
              deadline: float = 1.0, compute_us: int = 0, socket_path: Optional[str] = None) -> Ticket:
     """Asks for keys in the order in which they are needed, and returns at once.
 
-    digests: the keys are digests of 16 or 32 bytes, and not bytes of any kind. sparse: do not stop at the first key that nobody
-    has. deadline: seconds, after which the ticket ends with what is there. compute_us: how long computing a block would take; a
+    digests: the keys are digests of 16 or 32 bytes, and not bytes of any kind. sparse: do not stop at the first key that
+    neither the pool nor a tier has. deadline: seconds, after which the ticket ends with the blocks that are there. compute_us: how long computing a block would take; a
     load that is estimated to take longer does not begin. socket_path: None is $MARU_TIER_SOCKET, else the service's.
     """
     if not 1 <= len(keys) <= _KEYS_MAX:
@@ -105,5 +105,5 @@ def prefetch(keys: Sequence[Union[bytes, str]], *, tenant: int = 0, digests: boo
 
 
 def has_tier(socket_path: Optional[str] = None) -> bool:
-    """Whether there is a socket to ask on. Somebody may listen there, or not any more."""
+    """Whether there is a socket to ask on. A maru-tierd may listen there, or not any more."""
     return os.path.exists(socket_path or os.environ.get("MARU_TIER_SOCKET") or _DEFAULT_SOCKET)

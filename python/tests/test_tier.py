@@ -58,7 +58,7 @@ def test_what_has_left_the_pool_comes_back(tierd):
     keys = [f"block {i}" for i in range(8)]
     with maru.Client(str(marud.socket), timeout_ms=60_000) as client:
         for i, key in enumerate(keys):
-            client.store(key, bytes([i]) * 50_000)
+            client.store_copy(key, bytes([i]) * 50_000)
         until = time.monotonic() + PATIENCE
         while any(client.exists(key) for key in keys):  # what is written leaves the pool
             assert time.monotonic() < until

@@ -1,4 +1,4 @@
-// What maru/tier.h promises, of every tier that is built in: one suite over all of them.
+// What maru/tier.h promises, of every tier that is built in and of the example: one suite over all of them.
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/redis_process.h"
 #include "tests/tiers/tier_user.h"
@@ -39,6 +39,7 @@ const Subject kSubjects[] = {
      "resp",
      {{"socket", "REDIS"}, {"chunk_bytes", "4096"}, {"prefix", "other:"}, {"database", "3"}},
      true},
+    {"example", "EXAMPLE", {}},  // $MARU_TEST_EXAMPLE_TIER
 };
 
 class Conformance : public testing::TestWithParam<Subject> {
@@ -56,7 +57,8 @@ class Conformance : public testing::TestWithParam<Subject> {
     tierd::TierOptions options = GetParam().options;
     for (auto& [name, value] : options)
       if (value == "DIR" || value == "REDIS") value = value == "DIR" ? directory_.path() : redis_->socket_path();
-    tier_ = open_or_throw(GetParam().kind, options);
+    const char* const example = std::getenv("MARU_TEST_EXAMPLE_TIER");
+    tier_ = open_or_throw(GetParam().kind == "EXAMPLE" ? (example ? example : "EXAMPLE") : GetParam().kind, options);
   }
   bool can(uint32_t capability) { return (tier_->properties().capabilities & capability) != 0; }
 

@@ -13,15 +13,15 @@
 // A record: header, key and attributes, filled up to a multiple of 4 KiB; then the payload, likewise. A tombstone is a record
 // without a payload: its key was deleted.
 //
-// Sequences. A region gets a new one each time that it begins anew, so what lies in it from an earlier life proves itself
+// Sequences. A region gets a new one each time that it begins anew, so records of an earlier life prove themselves
 // stale. An entry gets one when it is stored or deleted, and of two records of one key the higher one counts. A record that
 // is moved keeps its own. Regions are given up in the order of their sequences. A record of a key is never written to an
 // older region than a tombstone or record of that key with a lower sequence; so a tombstone outlives all that it denies.
 //
-// Checksums are XXH3 of 64 bits, with the store's id as a part of what is summed. A payload therefore cannot pass for a
+// Checksums are XXH3 of 64 bits, with the store's id as a part of each sum. A payload therefore cannot pass for a
 // record, unless its author knows the id.
 //
-// Numbers are little-endian. docs/tiers.md says what a crash at each point leaves.
+// Numbers are little-endian. docs/tiers.md has the state after a crash at each point.
 #pragma once
 
 #include <array>
@@ -151,7 +151,7 @@ std::vector<std::byte> make_footer(const LogId& id, uint64_t region_sequence, ui
                                    std::span<const LogEntry> entries);
 inline uint64_t footer_room(uint64_t entries_bytes) { return in_blocks(entries_bytes) + kLogBlock; }
 
-// Nothing: what was read does not verify.
+// Nothing: the bytes do not verify.
 std::optional<Superblock> read_superblock(std::span<const std::byte> block);
 std::optional<uint64_t> read_region_sequence(std::span<const std::byte> block, const LogId& id, uint32_t index);
 // header_bytes of the record that begins here, if it may be one; 0: it cannot be. Proves nothing.

@@ -1,5 +1,5 @@
-// What a log holds, found again from what verifies: the regions' headers, their footers, and records where there is no
-// footer.
+// The content of a log, found again from the parts that verify: the regions' headers, their footers, and records where there
+// is no footer.
 #pragma once
 
 #include "daemon/tierd/tiers/file/block_file.h"

@@ -64,8 +64,8 @@ class RegionTable {
   // Of any record: that it fits into an empty region.
   bool can_hold(const LogEntry& entry) const;
   // Room for the record in the open region; opens a clean one when that is full, and says which region is complete now.
-  // Nothing: there is no clean region. The place counts as a write under way. `may_take_last`: of the clean regions; the last is
-  // for records that are moved, so that what was used lately finds room while new records wait.
+  // Nothing: there is no clean region. The place counts as a write under way. `may_take_last`: of the clean regions; the
+  // last is for records that are moved, so that what was used lately finds room while new records wait.
   std::optional<RecordPlace> place(const LogEntry& entry, bool may_take_last, std::optional<uint32_t>& ret_closed);
   // Ends the open region early, as its device takes no more.
   std::optional<uint32_t> close_open();
