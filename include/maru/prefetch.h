@@ -83,7 +83,7 @@ MARU_PUBLIC int maru_prefetch_wait(maru_prefetch_ticket *ticket, int timeout_ms,
  * the library's, and is valid until maru_prefetch_release(). Never fails. */
 MARU_PUBLIC int maru_prefetch_descriptor(const maru_prefetch_ticket *ticket);
 
-/* Ends the ticket: loads that have not ended are given up, and blocks that it held may be evicted. NULL is allowed. Does not wait. */
+/* Ends the ticket: loads that have not ended are given up, and its blocks may be evicted. NULL is allowed. Does not wait. */
 MARU_PUBLIC void maru_prefetch_release(maru_prefetch_ticket *ticket);
 
 #ifdef __cplusplus

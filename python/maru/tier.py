@@ -50,7 +50,8 @@ class Ticket:
         return self._told(0)
 
     def wait(self, timeout: Optional[float] = None) -> Status:
-        """Waits until the ticket ends, for at most so many seconds; None: until its deadline has ended it. Raises DaemonTimeoutError."""
+        """Waits until the ticket ends, for at most so many seconds; None: until its deadline has ended it. Raises
+        DaemonTimeoutError."""
         return self._told(-1 if timeout is None else max(1, int(timeout * 1000)))
 
     def fileno(self) -> int:
@@ -84,13 +85,15 @@ def prefetch(keys: Sequence[Union[bytes, str]], *, tenant: int = 0, digests: boo
     """Asks for keys in the order in which they are needed, and returns at once.
 
     digests: the keys are digests of 16 or 32 bytes, and not bytes of any kind. sparse: do not stop at the first key that
-    neither the pool nor a tier has. deadline: seconds, after which the ticket ends with the blocks that are there. compute_us: how long computing a block would take; a
-    load that is estimated to take longer does not begin. socket_path: None is $MARU_TIER_SOCKET, else the service's.
+    neither the pool nor a tier has. deadline: seconds, after which the ticket ends with the blocks that are there. compute_us:
+    how long computing a block would take; a load that is estimated to take longer does not begin. socket_path: None is
+    $MARU_TIER_SOCKET, else the service's.
     """
     if not 1 <= len(keys) <= _KEYS_MAX:
         raise InvalidArgumentError(f"keys: found {len(keys)}, expected 1 to {_KEYS_MAX}")
     if not 0 < deadline <= _DEADLINE_MAX:
-        raise InvalidArgumentError(f"deadline: found {shown(deadline)}, expected more than 0 and at most {_DEADLINE_MAX} seconds")
+        raise InvalidArgumentError(f"deadline: found {shown(deadline)}, expected more than 0 and at most {_DEADLINE_MAX} "
+                                   "seconds")
     asked = []
     for key in keys:
         data = key.encode() if isinstance(key, str) else bytes(key)

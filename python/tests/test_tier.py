@@ -1,4 +1,4 @@
-"""maru.tier against a real maru-tierd: what has left the pool comes back, and what goes wrong is said. MARU_TEST_TIERD names the
+"""maru.tier against a real maru-tierd: what has left the pool comes back, and errors are told. MARU_TEST_TIERD names the
 program; without it the tests are skipped."""
 import os
 import pathlib

@@ -1,5 +1,5 @@
-// How fast a file tier stores and loads, with so many requests under way, every payload verified: for scripts/bench-tiers, which runs
-// fio beside it. Prints {"store": bytes a second, "load": ..., "open_ms": ...}.
+// How fast a file tier stores and loads, with so many requests under way and every payload verified. scripts/bench-tiers runs
+// it beside fio. Prints {"store": bytes a second, "load": ..., "open_ms": ...}.
 //
 //   tier_speed FOLDER PAYLOAD_BYTES COUNT DEPTH
 #include "tests/tiers/tier_user.h"
