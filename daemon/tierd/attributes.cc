@@ -30,7 +30,8 @@ static_assert(sizeof(Fixed) == 56 && std::has_unique_object_representations_v<Fi
 constexpr size_t kSummedFrom = offsetof(Fixed, payload_bytes);
 
 uint64_t sum(std::string_view bytes, std::string_view key) {
-  return XXH3_64bits_withSeed(bytes.data() + kSummedFrom, bytes.size() - kSummedFrom, XXH3_64bits(key.data(), key.size()));
+  return XXH3_64bits_withSeed(bytes.data() + kSummedFrom, bytes.size() - kSummedFrom,
+                              XXH3_64bits(key.data(), key.size()));
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ std::optional<Attributes> decode_attributes(std::string_view bytes, std::string_
   Fixed fixed;
   if (bytes.size() < sizeof fixed) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
-  if (fixed.magic != kMagic || fixed.version != kVersion || fixed.checksum != sum(bytes, entry_key)) return std::nullopt;
+  if (fixed.magic != kMagic || fixed.version != kVersion || fixed.checksum != sum(bytes, entry_key))
+    return std::nullopt;
   if (sizeof fixed + uint64_t(fixed.parent_bytes) + fixed.metadata_bytes != bytes.size()) return std::nullopt;
   return Attributes{fixed.payload_bytes,
                     fixed.payload_checksum,

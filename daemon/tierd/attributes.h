@@ -1,5 +1,6 @@
-// What a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own: whatever a tier or its
-// device does to the bytes, or whichever entry it takes for another, a load that does not verify is a miss.
+// The attributes that a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own:
+// whatever a tier or its device does to the bytes, or whichever entry it takes for another, a load that does not verify is a
+// miss.
 #pragma once
 
 #include "maru/maru.h"
@@ -17,7 +18,7 @@ struct Attributes {
   uint64_t expires_ms = 0;  // Unix milliseconds, 0: never
   uint32_t priority = 0;
   uint32_t content_type = 0;
-  std::string parent;    // an entry_key(); empty: a root
+  std::string parent;  // an entry_key(); empty: a root
   std::string metadata;
 };
 

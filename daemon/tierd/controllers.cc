@@ -20,7 +20,7 @@ using maru::daemon::log_warning;
 
 constexpr uint32_t kMaruTimeoutMs = 1000;  // the loop stands still for so long at most when marud does not answer
 constexpr int kAttachRetryMs = 200;
-constexpr int kDeadlineTickMs = 10;   // while something has a deadline
+constexpr int kDeadlineTickMs = 10;  // while something has a deadline
 constexpr int kIdleTickMs = 500;
 constexpr std::chrono::seconds kLookPause{1};  // between looks at usage and health
 
@@ -32,7 +32,8 @@ Controllers::Controllers(const Settings& settings, maru::daemon::beside::Service
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       poll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
-Result<std::unique_ptr<Controllers>> Controllers::start(const Settings& settings, maru::daemon::beside::Service& service) {
+Result<std::unique_ptr<Controllers>> Controllers::start(const Settings& settings,
+                                                        maru::daemon::beside::Service& service) {
   std::unique_ptr<Controllers> controllers(new Controllers(settings, service));
   if (!controllers->stop_.is_open() || !controllers->poll_.is_open()) return failure(errno, "make descriptors");
   for (const auto step : {&Controllers::open_tiers, &Controllers::attach, &Controllers::begin})
@@ -67,11 +68,11 @@ Result<void> Controllers::attach() {
   for (int tries = 0;; ++tries) {
     const int result = maru_attach(&options, &client_);
     if (result == 0) break;
-    const bool may_come = result == -ECONNREFUSED || result == -ENODEV || result == -ETIMEDOUT || result == -EUSERS ||
-                          result == -ENOENT;
+    const bool may_come =
+        result == -ECONNREFUSED || result == -ENODEV || result == -ETIMEDOUT || result == -EUSERS || result == -ENOENT;
     if (!may_come || tries >= 5000 / kAttachRetryMs)
-      return failure(-result, "attach to the pool " + settings_.pool + " (is marud running, may this user use the pool, and is " +
-                                  "[pool] right?)");
+      return failure(-result, "attach to the pool " + settings_.pool +
+                                  " (is marud running, may this user use the pool, and is " + "[pool] right?)");
     ::poll(nullptr, 0, kAttachRetryMs);
   }
   maru_geometry geometry = {};
@@ -83,9 +84,11 @@ Result<void> Controllers::attach() {
   store.pinned_bytes_max = page_bytes / 100 * settings_.pins_percent;
   stores_ = std::make_unique<StoreController>(store, client_, pool_id_, names_, slots_, service_.counters());
   PrefetchSettings prefetch;
-  prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, page_bytes / 4);
+  // A tier that hangs keeps the pages of its loads, and takes no more of the pool than by its pins.
+  prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, store.pinned_bytes_max);
   prefetch.held_bytes_max = page_bytes / 100 * settings_.held_percent;
-  prefetches_ = std::make_unique<PrefetchController>(prefetch, client_, pool_id_, names_, slots_, *stores_, service_.counters());
+  prefetches_ =
+      std::make_unique<PrefetchController>(prefetch, client_, pool_id_, names_, slots_, *stores_, service_.counters());
   stores_->deleted = [this](const std::string& key) { prefetches_->void_load(key); };
   return {};
 }
@@ -108,7 +111,8 @@ Result<void> Controllers::begin() {
     event.data.fd = descriptor;
     if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) return failure(errno, "watch a descriptor");
   }
-  follower_ = std::make_unique<PoolFollower>(settings_.socket_path, settings_.pool, feed_, service_.counters(), service_.health());
+  follower_ = std::make_unique<PoolFollower>(settings_.socket_path, settings_.pool, feed_, service_.counters(),
+                                             service_.health());
   thread_ = std::thread([this] { run(); });
   return {};
 }
@@ -133,7 +137,8 @@ void Controllers::run() {
   while (!is_stopping_) {
     bool has_deadline = prefetches_->has_open();
     for (const auto& slot : slots_) has_deadline = has_deadline || slot->has_open();
-    const int n = ::epoll_wait(poll_.get(), events.data(), int(events.size()), has_deadline ? kDeadlineTickMs : kIdleTickMs);
+    const int n =
+        ::epoll_wait(poll_.get(), events.data(), int(events.size()), has_deadline ? kDeadlineTickMs : kIdleTickMs);
     ++rounds_;
     for (int i = 0; i < n; ++i) serve(events[size_t(i)].data.fd);
     const Clock::time_point now = Clock::now();
@@ -163,7 +168,8 @@ void Controllers::serve(int descriptor) {
 bool Controllers::pool_is_gone() {
   const maru_key key = {"?", 1, MARU_KEY_BYTES, 0};
   if (maru_exists(client_, &key) != -ESHUTDOWN) return false;
-  log_error("the pool {} is being removed, or was replaced; maru-tierd ends and has to be started again", settings_.pool);
+  log_error("the pool {} is being removed, or was replaced; maru-tierd ends and has to be started again",
+            settings_.pool);
   return true;
 }
 
@@ -174,12 +180,15 @@ void Controllers::measure() {
     Counters& counters = service_.counters();
     counters.gauge("maru_tier_entries", "Entries in the tier", labels).set(usage.entries);
     counters.gauge("maru_tier_entry_bytes", "Bytes of their payloads and attributes", labels).set(usage.entry_bytes);
-    counters.gauge("maru_tier_physical_bytes", "Bytes that the tier takes of its device", labels).set(usage.physical_bytes);
+    counters.gauge("maru_tier_physical_bytes", "Bytes that the tier takes of its device", labels)
+        .set(usage.physical_bytes);
     counters.gauge("maru_tier_capacity_bytes", "Bytes that the tier never passes; 0: not its decision", labels)
         .set(usage.capacity_bytes);
-    counters.gauge("maru_tier_evicted", "Entries that the tier gave up for room since it was opened", labels).set(usage.evicted);
+    counters.gauge("maru_tier_evicted", "Entries that the tier gave up for room since it was opened", labels)
+        .set(usage.evicted);
     counters.gauge("maru_tier_damaged", "Entries that did not verify since it was opened", labels).set(usage.damaged);
-    counters.gauge("maru_tier_reinserted", "Entries moved because of late use since it was opened", labels).set(usage.reinserted);
+    counters.gauge("maru_tier_reinserted", "Entries moved because of late use since it was opened", labels)
+        .set(usage.reinserted);
     const maru_tier_health health = slot->tier().health();
     const std::string part = "tier " + slot->settings().name;
     if (health.is_ready && health.text[0] == 0) {
@@ -242,7 +251,8 @@ Result<uint64_t> Controllers::clear(const std::string& name) {
     std::vector<maru_tier_entry> page(64);
     std::vector<std::string> keys;
     for (int n = 0; (n = slot->tier().list(&cursor, page.data(), page.size())) > 0;)
-      for (int i = 0; i < n; ++i) keys.emplace_back(reinterpret_cast<const char*>(page[size_t(i)].key), page[size_t(i)].key_bytes);
+      for (int i = 0; i < n; ++i)
+        keys.emplace_back(reinterpret_cast<const char*>(page[size_t(i)].key), page[size_t(i)].key_bytes);
     for (const std::string& key : keys) {
       stores_->forget(key);
       ++found;

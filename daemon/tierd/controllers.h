@@ -1,5 +1,5 @@
-// The thread that moves blocks between the pool and its tiers: one loop over the feed, the tiers' completions and the questions of
-// clients. It decides; transfers run in the tiers' own threads.
+// The thread that moves blocks between the pool and its tiers: one loop over the feed, the tiers' completions and the
+// questions of clients. It decides; transfers run in the tiers' own threads.
 #pragma once
 
 #include "daemon/beside/program.h"

@@ -1,5 +1,5 @@
-// What comes and goes in the pool, from the thread that follows it to the controllers. Bounded: blocks that were stored are left
-// out when the queue is full, which costs a tier some blocks, and deletions never are.
+// What comes and goes in the pool, from the thread that follows it to the controllers. Bounded: blocks that were stored are
+// left out when the queue is full, which costs a tier some blocks, and deletions never are.
 //
 // Threads: one puts, one takes.
 #pragma once

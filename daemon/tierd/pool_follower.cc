@@ -10,8 +10,8 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr int kWaitMs = 200;      // for events, before the thread looks whether it shall end
-constexpr int kRetryMs = 200;     // between tries to open a feed
+constexpr int kWaitMs = 200;   // for events, before the thread looks whether it shall end
+constexpr int kRetryMs = 200;  // between tries to open a feed
 constexpr const char* kPart = "feed";
 
 bool is_deletion(uint32_t reason) {
@@ -29,7 +29,8 @@ PoolFollower::PoolFollower(std::string socket_path, std::string pool, FeedQueue&
       queue_(queue),
       health_(health),
       events_(counters.counter("maru_tier_feed_events_total", "Events of the pool that were read")),
-      left_out_(counters.counter("maru_tier_feed_left_out_total", "Stored blocks that were not considered: the queue was full")),
+      left_out_(counters.counter("maru_tier_feed_left_out_total",
+                                 "Stored blocks that were not considered: the queue was full")),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       thread_([this] { run(); }) {}
 
@@ -66,7 +67,8 @@ void PoolFollower::run() {
     const int found = maru_follow_next(follower, events.data(), events.size(), kWaitMs);
     if (found < 0) {
       if (health_.set(kPart, std::string("the feed is away (") + std::strerror(-found) + ")"))
-        maru::daemon::log_warning("the feed of the pool {} is away ({}); it is tried again", pool_, std::strerror(-found));
+        maru::daemon::log_warning("the feed of the pool {} is away ({}); it is tried again", pool_,
+                                  std::strerror(-found));
       pollfd wait = {stop_.get(), POLLIN, 0};
       ::poll(&wait, 1, kRetryMs);
       continue;

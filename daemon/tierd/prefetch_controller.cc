@@ -12,7 +12,8 @@ namespace {
 
 uint64_t unix_ms() {
   return uint64_t(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 }  // namespace
@@ -56,7 +57,8 @@ PrefetchController::PrefetchController(const PrefetchSettings& settings, maru_cl
       loaded_bytes_(counters.counter("maru_tier_loaded_bytes_total", "Their payload bytes")),
       absent_(counters.counter("maru_tier_prefetch_absent_total", "Keys that no tier had")),
       failed_(counters.counter("maru_tier_prefetch_failed_total", "Keys whose load failed")),
-      gated_(counters.counter("maru_tier_prefetch_gated_total", "Keys not loaded, as computing them is estimated to be faster")),
+      gated_(counters.counter("maru_tier_prefetch_gated_total",
+                              "Keys not loaded, as computing them is estimated to be faster")),
       unproven_(counters.counter("maru_tier_unproven_total", "Loads whose bytes were not those that were stored")),
       no_room_(counters.counter("maru_tier_prefetch_no_room_total", "Loads for which the pool had no room")),
       parent_gone_(counters.counter("maru_tier_prefetch_parent_gone_total", "Loads whose parent was not in the pool")),
@@ -81,7 +83,8 @@ std::shared_ptr<PrefetchController::Ticket> PrefetchController::begin(Wanted wan
   ticket->wanted = std::move(wanted);
   ticket->finished = std::move(finished);
   ticket->begun = Clock::now();
-  ticket->deadline = ticket->begun + std::chrono::milliseconds(std::min(ticket->wanted.deadline_ms, settings_.deadline_ms_max));
+  ticket->deadline =
+      ticket->begun + std::chrono::milliseconds(std::min(ticket->wanted.deadline_ms, settings_.deadline_ms_max));
   const size_t n = ticket->wanted.keys.size();
   ticket->reply.keys = uint32_t(n);
   ticket->states.assign(n, Ticket::State::kLooking);
@@ -194,9 +197,8 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
   for (const Ticket::State state : ticket->states)
     reply.late += state != Ticket::State::kThere && state != Ticket::State::kMissing;
   while (reply.usable < reply.keys && ticket->states[reply.usable] == Ticket::State::kThere) ++reply.usable;
-  reply.took_us =
-      uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
-  // Loads that nobody waits for any more are nobody's.
+  reply.took_us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
+  // A load without a waiting ticket ends.
   for (const auto& load : std::exchange(ticket->loads, {}))
     if (load && load->state != Load::State::kEnded && !load->has_waiters()) detach(load);
   if (is_answered) ticket->finished(reply);
@@ -224,7 +226,8 @@ void PrefetchController::look(const std::shared_ptr<Load>& load, size_t tier) {
 
 void PrefetchController::looked(const std::shared_ptr<Load>& load, const maru_tier_completion& done) {
   if (load->state == Load::State::kEnded) return;
-  const bool is_here = done.result == 0 && done.payload_bytes > 0 && done.attributes_bytes <= MARU_TIER_ATTRIBUTES_BYTES_MAX;
+  const bool is_here =
+      done.result == 0 && done.payload_bytes > 0 && done.attributes_bytes <= MARU_TIER_ATTRIBUTES_BYTES_MAX;
   if (!is_here) {
     if (load->tier + 1 < slots_.size()) return look(load, load->tier + 1);
     return fail(load, done.result == -ENOENT ? &Reply::absent : &Reply::failed);
@@ -294,7 +297,8 @@ void PrefetchController::released(const std::shared_ptr<Load>& load) {
 }
 
 bool PrefetchController::is_proven(Load& load) const {
-  if (load.done.payload_bytes != load.found.payload_bytes || load.done.attributes_bytes > load.attributes_room.size()) return false;
+  if (load.done.payload_bytes != load.found.payload_bytes || load.done.attributes_bytes > load.attributes_room.size())
+    return false;
   auto read = decode_attributes(std::string_view(load.attributes_room).substr(0, load.done.attributes_bytes), load.key);
   if (!read || read->payload_bytes != load.found.payload_bytes ||
       read->metadata.size() != metadata_bytes_of(load.found.note) ||
@@ -326,7 +330,8 @@ void PrefetchController::publish(const std::shared_ptr<Load>& load) {
   maru_store_options options = {};
   options.size = sizeof(options);
   options.parent_key = parent ? &parent_key : nullptr;
-  options.ttl_ms = load->attributes.expires_ms == 0 ? 0 : std::max<int64_t>(int64_t(load->attributes.expires_ms - unix_ms()), 1);
+  options.ttl_ms =
+      load->attributes.expires_ms == 0 ? 0 : std::max<int64_t>(int64_t(load->attributes.expires_ms - unix_ms()), 1);
   options.priority = load->attributes.priority;
   options.content_type = load->attributes.content_type;
   options.metadata = metadata.bytes > 0 ? &metadata : nullptr;

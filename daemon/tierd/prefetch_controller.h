@@ -1,12 +1,12 @@
-// The way up: blocks that somebody is going to need are read from the tiers into pages of the pool, proven, and published.
+// The way up: blocks that a client is going to need are read from the tiers into pages of the pool, proven, and published.
 //
 //   keys -> pinned where the pool has them -> LOOKUP in the tiers, in their order -> room in the pool -> LOAD -> proof
 //        -> published under the key, with its parent and its metadata, pinned
 //
 // A ticket asks for keys. Loads are shared: a key that two tickets ask for is loaded once. A load begins in the order of the
-// ticket's keys; a block is published after its parent. The prefix policy loads nothing behind the first key that nobody has.
-// An error is a miss. At its deadline a ticket ends with what is there, and a load that nobody waits for any more publishes
-// nothing, whatever the tier says later; its pages are given back when the tier has given them back.
+// ticket's keys; a block is published after its parent. The prefix policy loads nothing behind the first key that neither
+// the pool nor a tier has. An error is a miss. At its deadline a ticket ends with the blocks that are there. A load without
+// a waiting ticket publishes nothing, also when the tier answers later. Its pages are free when the tier has given them back.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -96,11 +96,11 @@ class PrefetchController {
   TenantNames& names_;
   Slots& slots_;
   StoreController& stores_;
-  Sample &tickets_, &late_tickets_, &in_pool_, &loaded_, &loaded_bytes_, &absent_, &failed_, &gated_, &unproven_, &no_room_,
-      &parent_gone_, &discarded_, &held_, &in_flight_;
+  Sample &tickets_, &late_tickets_, &in_pool_, &loaded_, &loaded_bytes_, &absent_, &failed_, &gated_, &unproven_,
+      &no_room_, &parent_gone_, &discarded_, &held_, &in_flight_;
   std::vector<std::shared_ptr<Ticket>> running_;
   std::unordered_map<std::string, std::shared_ptr<Load>> loads_;  // by entry_key()
-  std::deque<std::shared_ptr<Load>> ready_;  // to be published
+  std::deque<std::shared_ptr<Load>> ready_;                       // to be published
   bool is_working_ = false;
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
 };

@@ -53,16 +53,19 @@ std::optional<PrefetchController::Wanted> read_prefetch_request(std::span<const 
     std::memcpy(&key, bytes.data() + at, sizeof key);
     at += sizeof key;
     const size_t filled = (size_t(key.size) + 7) / 8 * 8;
-    if (key.size == 0 || key.size > kKeyBytesMax || key_bytes_fitting(key.kind, key.size) != key.size || bytes.size() - at < filled)
+    if (key.size == 0 || key.size > kKeyBytesMax || key_bytes_fitting(key.kind, key.size) != key.size ||
+        bytes.size() - at < filled)
       return std::nullopt;
-    wanted.keys.push_back({std::string(reinterpret_cast<const char*>(bytes.data()) + at, key.size), key.kind, key.tenant});
+    wanted.keys.push_back(
+        {std::string(reinterpret_cast<const char*>(bytes.data()) + at, key.size), key.kind, key.tenant});
     at += filled;
   }
   if (at != bytes.size()) return std::nullopt;
   return wanted;
 }
 
-Result<std::unique_ptr<PrefetchDoor>> PrefetchDoor::open(const std::string& path, PrefetchController& prefetches, Order order) {
+Result<std::unique_ptr<PrefetchDoor>> PrefetchDoor::open(const std::string& path, PrefetchController& prefetches,
+                                                         Order order) {
   std::unique_ptr<PrefetchDoor> door(new PrefetchDoor(path, prefetches, std::move(order)));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -80,7 +83,8 @@ Result<std::unique_ptr<PrefetchDoor>> PrefetchDoor::open(const std::string& path
       return failure(EEXIST, "listen on " + path + ": found something that is no socket; name another path");
     const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
-      return failure(EADDRINUSE, "listen on " + path + ": another process does; give each maru-tierd a socket of its own");
+      return failure(EADDRINUSE,
+                     "listen on " + path + ": another process does; give each maru-tierd a socket of its own");
     ::unlink(path.c_str());
   }
   if (::bind(door->listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -89,7 +93,8 @@ Result<std::unique_ptr<PrefetchDoor>> PrefetchDoor::open(const std::string& path
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = 0;
-  if (::epoll_ctl(door->poll_.get(), EPOLL_CTL_ADD, door->listener_.get(), &event) != 0) return failure(errno, "watch " + path);
+  if (::epoll_ctl(door->poll_.get(), EPOLL_CTL_ADD, door->listener_.get(), &event) != 0)
+    return failure(errno, "watch " + path);
   return door;
 }
 
@@ -171,7 +176,8 @@ bool PrefetchDoor::take_question(Connection& connection) {
 }
 
 void PrefetchDoor::send_by_id(uint64_t id, uint32_t kind, int result, const void* data, size_t bytes) {
-  if (const auto found = connections_.find(id); found != connections_.end()) send(*found->second, kind, result, data, bytes);
+  if (const auto found = connections_.find(id); found != connections_.end())
+    send(*found->second, kind, result, data, bytes);
 }
 
 // An answer is shorter than what a socket takes at once; an asker that has filled it with something else gets none.

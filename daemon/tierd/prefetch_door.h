@@ -1,5 +1,5 @@
-// The Unix socket on which clients ask for blocks, and operators about tiers. A connection is one question; its end ends what the
-// question holds. What a client sends is read as it comes, bounded, and checked.
+// The Unix socket on which clients ask for blocks, and operators about tiers. A connection is one question; its end ends
+// what the question holds. What a client sends is read as it comes, bounded, and checked.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -25,7 +25,8 @@ class PrefetchDoor {
   using Answer = std::function<void(int result, const std::string& json)>;
   using Order = std::function<void(uint32_t kind, const std::string& name, Answer answer)>;
 
-  static Result<std::unique_ptr<PrefetchDoor>> open(const std::string& path, PrefetchController& prefetches, Order order);
+  static Result<std::unique_ptr<PrefetchDoor>> open(const std::string& path, PrefetchController& prefetches,
+                                                    Order order);
   ~PrefetchDoor();
   PrefetchDoor(const PrefetchDoor&) = delete;
   PrefetchDoor& operator=(const PrefetchDoor&) = delete;

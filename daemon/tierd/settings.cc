@@ -26,7 +26,8 @@ TierSettings read_tier(ConfigTable& table, std::set<std::string>& names) {
   TierSettings tier;
   if (const auto name = table.text("name")) {
     tier.slot.name = *name;
-    if (name->empty() || name->size() > 32 || name->find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_") != std::string::npos)
+    if (name->empty() || name->size() > 32 ||
+        name->find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-_") != std::string::npos)
       table.wrong("name", "1 to 32 of a-z, 0-9, - and _");
     else if (!names.insert(*name).second)
       table.wrong("name", "a name that no other tier has");

@@ -7,7 +7,7 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr size_t kSeenKeys = 1u << 20;       // digests that kSecondUse remembers
+constexpr size_t kSeenKeys = 1u << 20;          // digests that kSecondUse remembers
 constexpr size_t kRememberedBlocks = 1u << 18;  // published or freed, and not told by the feed yet
 
 }  // namespace
@@ -29,8 +29,8 @@ struct StoreController::Job {
   size_t failed = 0;  // tiers with which it may be tried again
 };
 
-StoreController::StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool, TenantNames& names,
-                                 Slots& slots, Counters& counters)
+StoreController::StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool,
+                                 TenantNames& names, Slots& slots, Counters& counters)
     : settings_(settings),
       client_(client),
       pool_(pool),
@@ -39,7 +39,8 @@ StoreController::StoreController(const StoreSettings& settings, maru_client* cli
       stored_(counters.counter("maru_tier_stored_blocks_total", "Blocks written to at least one tier")),
       stored_bytes_(counters.counter("maru_tier_stored_bytes_total", "Their payload bytes")),
       given_up_(counters.counter("maru_tier_store_given_up_total", "Blocks that no tier took, after all tries")),
-      gone_(counters.counter("maru_tier_store_gone_total", "Blocks that had left the pool before they could be written")),
+      gone_(
+          counters.counter("maru_tier_store_gone_total", "Blocks that had left the pool before they could be written")),
       not_admitted_(counters.counter("maru_tier_store_not_admitted_total", "Blocks that the policy left out")),
       deletions_(counters.counter("maru_tier_forgotten_total", "Keys that the tiers forgot because they were deleted")),
       freed_(counters.counter("maru_tier_freed_blocks_total", "Blocks deleted from the pool after they were written")),
@@ -58,7 +59,8 @@ void StoreController::take(std::deque<FeedItem> items) {
       continue;
     }
     if (item.kind == FeedItem::Kind::kStored && published_.erase(item.block) > 0) continue;
-    if (item.kind == FeedItem::Kind::kDeleted && (freed_blocks_.erase(item.block) > 0 || !settings_.forgets_deleted)) continue;
+    if (item.kind == FeedItem::Kind::kDeleted && (freed_blocks_.erase(item.block) > 0 || !settings_.forgets_deleted))
+      continue;
     queue_.push_back(std::move(item));
   }
   pump();
@@ -91,7 +93,8 @@ bool StoreController::begin(FeedItem& item) {
     erase(key);
     return true;
   }
-  if (pinned_bytes_ + item.length > settings_.pinned_bytes_max && item.length <= settings_.pinned_bytes_max) return false;
+  if (pinned_bytes_ + item.length > settings_.pinned_bytes_max && item.length <= settings_.pinned_bytes_max)
+    return false;
   for (const auto& slot : slots_)
     if (!slot->has_room()) return false;
   if (item.length > settings_.pinned_bytes_max || (item.attempts == 0 && !is_admitted(item, key))) {
@@ -118,9 +121,9 @@ bool StoreController::begin(FeedItem& item) {
 }
 
 bool StoreController::is_admitted(const FeedItem& item, const std::string& key) {
-  const uint64_t now_ms = uint64_t(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                       std::chrono::system_clock::now().time_since_epoch())
-                                       .count());
+  const uint64_t now_ms = uint64_t(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
   if (item.expires_ms != 0 && item.expires_ms <= now_ms) return false;
   if (settings_.policy != StorePolicy::kSecondUse) return true;
   const uint64_t digest = payload_checksum(key.data(), key.size()) | 1;  // never 0, which is an empty place
@@ -157,7 +160,9 @@ void StoreController::write(std::shared_ptr<Job> job) {
   busy_[job->key];  // until each tier has answered and given the memory back
   job->is_busy = true;
   for (const auto& slot : slots_) {
-    operation.answered = [this, job, tier = slot.get()](const maru_tier_completion& done) { written(job, *tier, done.result); };
+    operation.answered = [this, job, tier = slot.get()](const maru_tier_completion& done) {
+      written(job, *tier, done.result);
+    };
     operation.released = [job] {};  // keeps the pin until then
     slot->submit(operation);
   }

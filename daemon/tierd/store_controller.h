@@ -2,8 +2,8 @@
 //
 //   feed -> policy -> pin -> checksum, attributes -> STORE to each tier -> unpin
 //
-// Pins are bounded in bytes, also those that a tier does not give back: then nothing more is stored, and the pool goes on without
-// tiers. Of one key one change is under way at a time; what the feed tells meanwhile waits.
+// Pins are bounded in bytes, also those that a tier does not give back: then nothing more is stored, and the pool goes on
+// without tiers. Of one key one change is under way at a time; what the feed tells meanwhile waits.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -41,8 +41,8 @@ class StoreController {
  public:
   using Slots = std::vector<std::unique_ptr<TierSlot>>;
 
-  StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool, TenantNames& names, Slots& slots,
-                  Counters& counters);
+  StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool, TenantNames& names,
+                  Slots& slots, Counters& counters);
   ~StoreController();
   StoreController(const StoreController&) = delete;
   StoreController& operator=(const StoreController&) = delete;

@@ -10,7 +10,8 @@ namespace {
 
 // Results that say nothing about the tier's health.
 bool is_healthy(int result) {
-  return result == 0 || result == -ENOENT || result == -ENOSPC || result == -EFBIG || result == -ESTALE || result == -EBADMSG;
+  return result == 0 || result == -ENOENT || result == -ENOSPC || result == -EFBIG || result == -ESTALE ||
+         result == -EBADMSG;
 }
 
 constexpr double kSpeedShare = 0.1;  // of the newest load in the smoothed speed
@@ -24,7 +25,8 @@ TierSlot::TierSlot(const TierSlotSettings& settings, std::unique_ptr<Tier> tier,
                               {{"tier", settings.name}})),
       breaker_opened_(counters.counter("maru_tier_breaker_opened_total", "How often the circuit breaker has opened",
                                        {{"tier", settings.name}})) {
-  for (const char* kind : {"other", "lookup", "load", "store", "delete"}) numbers_.push_back(numbers_of(counters, kind));
+  for (const char* kind : {"other", "lookup", "load", "store", "delete"})
+    numbers_.push_back(numbers_of(counters, kind));
 }
 
 TierSlot::KindNumbers TierSlot::numbers_of(Counters& counters, const char* kind) {
@@ -58,7 +60,8 @@ void TierSlot::submit(TierOperation operation) {
   const uint64_t ticket = next_ticket_++;
   operation.request.ticket = ticket;
   const bool is_store = operation.request.kind == MARU_TIER_STORE || operation.request.kind == MARU_TIER_DELETE;
-  operation.deadline = now + std::chrono::milliseconds(is_store ? settings_.store_timeout_ms : settings_.load_timeout_ms);
+  operation.deadline =
+      now + std::chrono::milliseconds(is_store ? settings_.store_timeout_ms : settings_.load_timeout_ms);
   if (!may_pass(now)) {
     operation.answered({ticket, -EHOSTDOWN, 0, 0, 0});
     if (operation.released) operation.released();

@@ -1,7 +1,8 @@
 // A tier as the controllers use it: deadlines, a circuit breaker, the measured speed, and numbers for Prometheus.
 //
-// An operation is answered once: by the tier, or at its deadline, whichever comes first. What the tier says later changes nothing.
-// It is released when the tier has given its memory back, at once or much later. Only then may its pages be used again.
+// An operation is answered once: by the tier, or at its deadline, whichever comes first. A later answer of the tier changes
+// nothing. It is released when the tier has given its memory back, at once or much later. Only then may its pages be used
+// again.
 //
 // The breaker opens after kBreakerFailures failures in a row (errors of the device, and deadlines). While it is open nothing
 // reaches the tier, and every operation ends with -EHOSTDOWN. After a pause, which doubles each time, one operation is tried.

@@ -1,19 +1,19 @@
 /*
- * Ask maru-tierd to load blocks from storage below a pool, before they are needed. libmaru-prefetch, a library of its own: a program
- * that has no tiers needs none of it.
+ * Ask maru-tierd to load blocks from storage below a pool, before they are needed. libmaru-prefetch, a library of its own: a
+ * program that has no tiers needs none of it.
  *
- *   maru_prefetch(keys, n, NULL, &ticket);             at once: maru-tierd looks, and reads what the pool lacks
+ *   maru_prefetch(keys, n, NULL, &ticket);             at once: maru-tierd looks, and reads missing blocks
  *   ... the program does something else ...
  *   maru_prefetch_wait(ticket, 100, &status);          status.usable leading keys are in the pool now
  *   maru_match_prefix(client, keys, n, &match);        pins them, as always
  *   maru_prefetch_release(ticket);
  *
- * What a ticket has found or loaded is pinned by maru-tierd until the ticket is released (as far as its bounds allow), so the
- * program finds it. All this is a help and never a duty: where maru-tierd is not there, or is too slow, a prefetch ends with what
- * the pool has anyway, and the program computes the rest.
+ * Blocks that a ticket has found or loaded are pinned by maru-tierd until the ticket is released (as far as its bounds
+ * allow), so the program finds them. All this is a help and never a duty: where maru-tierd is not there, or is too slow, a
+ * prefetch ends with the blocks that the pool has anyway, and the program computes the rest.
  *
- * Results are as in maru.h: 0 or -errno, outputs are written on success only. One thread at a time may use a ticket; tickets are
- * independent of each other. A ticket is a connection, whose end maru-tierd notices: also when the program dies.
+ * Results are as in maru.h: 0 or -errno, outputs are written on success only. One thread at a time may use a ticket; tickets
+ * are independent of each other. A ticket is a connection, whose end maru-tierd notices: also when the program dies.
  */
 #ifndef MARU_PREFETCH_H
 #define MARU_PREFETCH_H
@@ -37,14 +37,14 @@ typedef struct maru_prefetch_options {
   size_t size;
   const char *socket_path; /* of maru-tierd; NULL: $MARU_TIER_SOCKET, else /run/maru-tierd/prefetch.sock */
   uint32_t policy;         /* enum maru_prefetch_policy */
-  uint32_t deadline_ms;    /* the ticket ends with what is there then; 0: 1000. At most 60000 */
+  uint32_t deadline_ms;    /* the ticket ends then with the blocks that are there; 0: 1000. At most 60000 */
   uint32_t compute_us;     /* how long the caller would compute one block, in microseconds. A load that is estimated to
                               take longer does not begin. 0: unknown, load in any case */
   uint32_t reserved0;
   uint64_t reserved[4];
 } maru_prefetch_options;
 
-/* What became of a ticket. Set size = sizeof(maru_prefetch_status). */
+/* The end of a ticket. Set size = sizeof(maru_prefetch_status). */
 typedef struct maru_prefetch_status_info {
   size_t size;
   uint32_t is_done; /* 0: all that follows is 0 */
@@ -53,7 +53,7 @@ typedef struct maru_prefetch_status_info {
   uint32_t in_pool; /* keys that were there already */
   uint32_t loaded;  /* keys that were read from a tier */
   uint32_t absent;  /* keys that no tier has */
-  uint32_t failed;  /* keys whose load failed; this is a miss */
+  uint32_t failed;  /* keys that could not be loaded; this is a miss */
   uint32_t gated;   /* keys that were not loaded because of compute_us */
   uint32_t late;    /* keys that were not there when the deadline came */
   uint32_t reserved0;
@@ -62,13 +62,13 @@ typedef struct maru_prefetch_status_info {
   uint64_t reserved[4];
 } maru_prefetch_status_info;
 
-/* Asks for n keys (1 to MARU_PREFETCH_KEYS_MAX), in the order in which they are needed. The library reads them during the call
- * only. Tenants are numbered as in the pool that this maru-tierd serves.
+/* Asks for n keys (1 to MARU_PREFETCH_KEYS_MAX), in the order in which they are needed. The library reads them during the
+ * call only. Tenants are numbered as in the pool that this maru-tierd serves.
  *   options     may be NULL for the defaults.
  *   ret_ticket  owned by the caller until maru_prefetch_release().
- * Does not wait for a device. Errors: -ENOENT no such socket; -ECONNREFUSED, -ECONNRESET no maru-tierd there; -EACCES this user may
- * not ask; -EAGAIN maru-tierd has too many questions: go on without; -EMSGSIZE the keys have more than 1 MiB; -EMFILE; -EINVAL;
- * -ENOMEM. After each of them the caller goes on as if no tier existed. */
+ * Does not wait for a device. Errors: -ENOENT no such socket; -ECONNREFUSED, -ECONNRESET no maru-tierd there; -EACCES this
+ * user may not ask; -EAGAIN maru-tierd has too many questions: go on without; -EMSGSIZE the keys have more than 1 MiB;
+ * -EMFILE; -EINVAL; -ENOMEM. After each of them the caller goes on as if no tier existed. */
 MARU_PUBLIC int maru_prefetch(const maru_key *keys, size_t n, const maru_prefetch_options *options,
                               maru_prefetch_ticket **ret_ticket);
 
@@ -79,11 +79,11 @@ MARU_PUBLIC int maru_prefetch_status(maru_prefetch_ticket *ticket, maru_prefetch
  * maru-tierd has gone, and nothing is held; -EINVAL. */
 MARU_PUBLIC int maru_prefetch_wait(maru_prefetch_ticket *ticket, int timeout_ms, maru_prefetch_status_info *ret_status);
 
-/* A descriptor that is readable once the ticket has ended, or maru-tierd has gone: for poll(2) and loops of events. It stays the
- * library's, and is valid until maru_prefetch_release(). Never fails. */
+/* A descriptor that is readable once the ticket has ended, or maru-tierd has gone: for poll(2) and loops of events. It stays
+ * the library's, and is valid until maru_prefetch_release(). Never fails. */
 MARU_PUBLIC int maru_prefetch_descriptor(const maru_prefetch_ticket *ticket);
 
-/* Ends the ticket: what is not loaded yet is given up, and what it held may be evicted. NULL is allowed. Does not wait. */
+/* Ends the ticket: loads that have not ended are given up, and its blocks may be evicted. NULL is allowed. Does not wait. */
 MARU_PUBLIC void maru_prefetch_release(maru_prefetch_ticket *ticket);
 
 #ifdef __cplusplus

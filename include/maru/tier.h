@@ -1,24 +1,26 @@
 /*
  * A tier: storage below a pool, as maru-tierd uses it. This header is the contract of its plug-ins.
  *
- * A plug-in is a shared object that exports one table of functions, maru_tier_plugin. maru-tierd opens it with options, submits
- * requests in batches, waits for the descriptor of the tier, and takes completions in batches. docs/tiers.md says how
+ * A plug-in is a shared object that exports one table of functions, maru_tier_plugin. maru-tierd opens it with options,
+ * submits requests in batches, waits for the descriptor of the tier, and takes completions in batches. docs/tiers.md says how
  * maru-tierd uses a tier, and docs/examples/tier has a plug-in that compiles.
  *
- * An entry has a key, attributes (some hundred bytes to some ten thousand), a payload (kilobytes to hundreds of megabytes), and a
- * note of 64 bits. To a plug-in all of them are bytes. A tier is a cache: it may lose any entry at any time, and then answers that
- * the entry is absent. It must never answer with other bytes than were stored under the key. maru-tierd proves attributes and
- * payload by checksums of its own, so a plug-in that breaks this rule causes misses and no wrong answers.
+ * An entry has a key, attributes (some hundred bytes to some ten thousand), a payload (kilobytes to hundreds of megabytes),
+ * and a note of 64 bits. To a plug-in all of them are bytes. A tier is a cache: it may lose any entry at any time, and then
+ * answers that the entry is absent. It must never answer with other bytes than were stored under the key. maru-tierd proves
+ * attributes and payload by checksums of its own, so a plug-in that breaks this rule causes misses and no wrong answers.
  *
  * Rules for both sides
- *   memory       Key, attributes and payload of a request belong to the plug-in from submit() until complete() has returned the
- *                request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it: a late
- *                transfer into a page of the pool would change a block of another client. So a plug-in that gives up waiting
- *                for its device keeps the request until the device has answered.
+ *   memory       Key, attributes and payload of a request belong to the plug-in from submit() until complete() has returned
+ *   the
+ *                request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it: a
+ *                late transfer into a page of the pool would change a block of another client. So a plug-in that gives up
+ *                waiting for its device keeps the request until the device has answered.
  *   order        Requests may complete in any order. The caller submits no request for a key while another one that changes
  *                this key has not completed.
  *   once         Each accepted request completes once. A store that fails leaves the entry of before, or none.
- *   threads      One thread at a time calls submit() and complete(); get_usage(), get_health() and list() come from any thread,
+ *   threads      One thread at a time calls submit() and complete(); get_usage(), get_health() and list() come from any
+ *   thread,
  *                also meanwhile. No call but open() and close() may wait for a device.
  *   results      0 or -errno. Absent is -ENOENT.
  *
@@ -65,28 +67,29 @@ typedef struct maru_tier_request {
   void *attributes;
   uint32_t attributes_bytes;
   uint32_t reserved0;
-  /* LOAD: where it goes, with room for payload_bytes, which is the length that LOOKUP has told; another length is -ESTALE. STORE:
-   * it. Otherwise NULL. A payload that begins at a multiple of 4096 can go to a device without a copy. */
+  /* LOAD: where it goes, with room for payload_bytes, which is the length that LOOKUP has told; another length is -ESTALE.
+   * STORE: it. Otherwise NULL. A payload that begins at a multiple of 4096 can go to a device without a copy. */
   void *payload;
   uint64_t payload_bytes;
   uint64_t payload_checksum; /* STORE: XXH3 of 64 bits, seed 0, of the payload; saves the plug-in a second look */
-  uint64_t note;             /* STORE: what LOOKUP shall tell */
+  uint64_t note;             /* STORE: LOOKUP tells it again */
 } maru_tier_request;
 
 typedef struct maru_tier_completion {
   uint64_t ticket;
-  int32_t result; /* 0 or -errno: -ENOENT absent; -ENOSPC full; -EFBIG the tier takes no entry this large; -EBADMSG what was
-                     read is damaged; -ESTALE the entry has another size; -EIO, -ETIMEDOUT and others the device's */
+  /* 0 or -errno: -ENOENT absent; -ENOSPC full; -EFBIG the tier takes no entry this large; -EBADMSG the entry is damaged;
+   * -ESTALE the entry has another size; -EIO, -ETIMEDOUT and others of the device. */
+  int32_t result;
   uint32_t attributes_bytes; /* LOOKUP and LOAD */
   uint64_t payload_bytes;    /* likewise */
   uint64_t note;             /* likewise */
 } maru_tier_completion;
 
 enum maru_tier_capabilities {
-  MARU_TIER_KEEPS = 1u << 0,      /* what was stored can be loaded; null does not */
+  MARU_TIER_KEEPS = 1u << 0,      /* stored entries can be loaded; null does not */
   MARU_TIER_SURVIVES = 1u << 1,   /* entries are there again after a restart of maru-tierd */
   MARU_TIER_LISTS = 1u << 2,      /* list() works */
-  MARU_TIER_SHARED = 1u << 3,     /* other hosts may change what is in it */
+  MARU_TIER_SHARED = 1u << 3,     /* other hosts may change its content */
   MARU_TIER_BOUNDS_SELF = 1u << 4 /* the tier evicts by itself when it is full */
 };
 
@@ -112,9 +115,9 @@ typedef struct maru_tier_usage {
 
 typedef struct maru_tier_health {
   size_t size;
-  uint32_t is_ready;  /* 1: requests are answered */
-  uint32_t is_slow;   /* 1: the tier works worse than it could; `text` says why, such as "no O_DIRECT" */
-  char text[256];     /* a sentence for people; empty: nothing to say */
+  uint32_t is_ready; /* 1: requests are answered */
+  uint32_t is_slow;  /* 1: the tier works worse than it could; `text` says why, such as "no O_DIRECT" */
+  char text[256];    /* a sentence for people; empty: nothing to say */
 } maru_tier_health;
 
 /* One entry in an answer of list(). */
@@ -127,13 +130,13 @@ typedef struct maru_tier_entry {
 } maru_tier_entry;
 
 typedef struct maru_tier_calls {
-  size_t size;      /* sizeof(maru_tier_calls) */
-  uint32_t abi;     /* MARU_TIER_ABI */
+  size_t size;  /* sizeof(maru_tier_calls) */
+  uint32_t abi; /* MARU_TIER_ABI */
   uint32_t reserved0;
   const char *name; /* constant, at most 31 bytes of a-z, 0-9 and '-' */
 
   /* Opens a tier. Everything that survived is found again before the call returns. Returns 0, or -errno and a sentence in
-   * `problem`: what was found, what was expected, and what to do. */
+   * `problem`: the finding, the expectation, and the remedy. */
   int (*open)(const maru_tier_option *options, size_t n, maru_tier **ret_tier, char *problem, size_t problem_bytes);
 
   /* Ends it. Returns after the last transfer from and to memory of requests; their completions are lost. */
@@ -142,8 +145,8 @@ typedef struct maru_tier_calls {
   /* A descriptor that is readable while complete() has something. The tier's own; valid until close(). */
   int (*event_descriptor)(maru_tier *tier);
 
-  /* Takes the first of n requests (at most MARU_TIER_BATCH_MAX), and returns how many. Fewer than n: its queue is full, and the
-   * caller comes again after the next completion. The array is read during the call only. Never negative. */
+  /* Takes the first of n requests (at most MARU_TIER_BATCH_MAX), and returns how many. Fewer than n: its queue is full, and
+   * the caller comes again after the next completion. The array is read during the call only. Never negative. */
   size_t (*submit)(maru_tier *tier, const maru_tier_request *requests, size_t n);
 
   /* Completions, `completions_max` at most. Returns how many; 0: none is there now. Does not wait. */
@@ -153,12 +156,12 @@ typedef struct maru_tier_calls {
   void (*get_usage)(maru_tier *tier, maru_tier_usage *ret_usage);
   void (*get_health)(maru_tier *tier, maru_tier_health *ret_health);
 
-  /* Entries behind *cursor, which is 0 at first; `entries_max` at most. Returns how many, and 0 at the end; moves *cursor. An entry
-   * that is stored or deleted meanwhile may come or be missing. -EOPNOTSUPP without MARU_TIER_LISTS. */
+  /* Entries behind *cursor, which is 0 at first; `entries_max` at most. Returns how many, and 0 at the end; moves *cursor.
+   * An entry that is stored or deleted meanwhile may come or be missing. -EOPNOTSUPP without MARU_TIER_LISTS. */
   int (*list)(maru_tier *tier, uint64_t *cursor, maru_tier_entry *ret_entries, size_t entries_max);
 } maru_tier_calls;
 
-/* What a plug-in exports. */
+/* The symbol that a plug-in exports. */
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif

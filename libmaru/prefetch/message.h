@@ -1,5 +1,5 @@
-// What asks maru-tierd, and what it answers, on its Unix stream socket. A connection is one question: its end is the end of what
-// the question holds, also when the asker dies. Numbers are of this machine's byte order.
+// What asks maru-tierd, and what it answers, on its Unix stream socket. A connection is one question: its end is the end of
+// what the question holds, also when the asker dies. Numbers are of this machine's byte order.
 //
 //   -> MessageHeader, then `bytes` bytes: PrefetchRequest and its keys, or nothing
 //   <- MessageHeader, then `bytes` bytes: PrefetchReply, or text
@@ -15,10 +15,10 @@ inline constexpr uint32_t kMessageBytesMax = 1u << 20;
 inline constexpr uint32_t kKeysMax = 4096;
 
 enum MessageKind : uint32_t {
-  kPrefetch = 1,      // PrefetchRequest -> PrefetchReply
-  kListTiers = 2,     // nothing -> JSON
-  kClearTier = 3,     // the tier's name -> JSON
-  kDrainTiers = 4,    // nothing -> JSON, once all that waits is written
+  kPrefetch = 1,    // PrefetchRequest -> PrefetchReply
+  kListTiers = 2,   // nothing -> JSON
+  kClearTier = 3,   // the tier's name -> JSON
+  kDrainTiers = 4,  // nothing -> JSON, once all that waits is written
 };
 
 struct MessageHeader {
@@ -50,8 +50,8 @@ struct PrefetchReply {
   uint32_t loaded;
   uint32_t absent;
   uint32_t failed;
-  uint32_t gated;    // not loaded, as computing is estimated to be faster
-  uint32_t late;     // not loaded when the deadline came
+  uint32_t gated;  // not loaded, as computing is estimated to be faster
+  uint32_t late;   // not loaded when the deadline came
   uint64_t loaded_bytes;
   uint64_t took_us;
 };

@@ -45,8 +45,11 @@ void append(std::string& message, const T& fields) {
 
 std::string question(const maru_key* keys, size_t n, const maru_prefetch_options& options) {
   std::string body;
-  append(body, PrefetchRequest{uint32_t(n), options.policy, options.deadline_ms ? options.deadline_ms : kDefaultDeadlineMs,
-                               options.compute_us, {}});
+  append(body, PrefetchRequest{uint32_t(n),
+                               options.policy,
+                               options.deadline_ms ? options.deadline_ms : kDefaultDeadlineMs,
+                               options.compute_us,
+                               {}});
   for (size_t i = 0; i < n; ++i) {
     append(body, PrefetchKey{keys[i].size, keys[i].kind, keys[i].tenant});
     body.append(static_cast<const char*>(keys[i].data), keys[i].size);
@@ -98,7 +101,8 @@ int read_answer(maru_prefetch_ticket& ticket) {
     if (ticket.received_bytes < sizeof ticket.received) continue;
     MessageHeader header;
     std::memcpy(&header, ticket.received, sizeof header);
-    if (header.magic != kMessageMagic || header.kind != kPrefetch || header.result != 0 || header.bytes != sizeof ticket.reply)
+    if (header.magic != kMessageMagic || header.kind != kPrefetch || header.result != 0 ||
+        header.bytes != sizeof ticket.reply)
       return -ECONNRESET;
     std::memcpy(&ticket.reply, ticket.received + sizeof header, sizeof ticket.reply);
     ticket.is_done = true;
@@ -142,7 +146,8 @@ MARU_PUBLIC int maru_prefetch(const maru_key* keys, size_t n, const maru_prefetc
     if (options->size != sizeof wish) return -EINVAL;
     wish = *options;
   }
-  if (keys == nullptr || n == 0 || n > MARU_PREFETCH_KEYS_MAX || ret_ticket == nullptr || wish.policy > MARU_PREFETCH_SPARSE)
+  if (keys == nullptr || n == 0 || n > MARU_PREFETCH_KEYS_MAX || ret_ticket == nullptr ||
+      wish.policy > MARU_PREFETCH_SPARSE)
     return -EINVAL;
   if (!std::all_of(keys, keys + n, fits)) return -EINVAL;
   const char* path = wish.socket_path ? wish.socket_path : std::getenv("MARU_TIER_SOCKET");
@@ -166,7 +171,8 @@ MARU_PUBLIC int maru_prefetch_status(maru_prefetch_ticket* ticket, maru_prefetch
   return tell(*ticket, ret_status);
 }
 
-MARU_PUBLIC int maru_prefetch_wait(maru_prefetch_ticket* ticket, int timeout_ms, maru_prefetch_status_info* ret_status) {
+MARU_PUBLIC int maru_prefetch_wait(maru_prefetch_ticket* ticket, int timeout_ms,
+                                   maru_prefetch_status_info* ret_status) {
   if (ticket == nullptr || !is_known(ret_status) || timeout_ms < -1) return -EINVAL;
   using Clock = std::chrono::steady_clock;
   const Clock::time_point until = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));

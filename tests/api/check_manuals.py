@@ -180,10 +180,11 @@ def main():
     check_functions('libmaru-adapters.3', pages['libmaru-adapters.3'], sources / 'include/maru/adapters.h')
     check_functions('libmaru-blend.3', pages['libmaru-blend.3'], sources / 'include/maru/spans.h',
                     sources / 'include/maru/rope.h')
-    for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters', 'libmaru-blend'):
+    check_functions('libmaru-prefetch.3', pages['libmaru-prefetch.3'], sources / 'include/maru/prefetch.h')
+    for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters', 'libmaru-blend', 'libmaru-prefetch'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
     header = ''.join((sources / 'include/maru' / name).read_text()
-                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h'))
+                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h', 'prefetch.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

@@ -16,10 +16,10 @@ def main():
         "debian/changelog", "debian/control", "debian/libmaru0.symbols", "debian/libmaru-adapters0.symbols",
         "debian/libmaru-blend0.symbols",
         "debian/libmaru-layout0.symbols",
-        "debian/libmaru-tokens0.symbols",
+        "debian/libmaru-prefetch0.symbols", "debian/libmaru-tokens0.symbols",
         "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/adapters/libmaru-adapters.map",
         "libmaru/blend/libmaru-blend.map", "libmaru/layout/libmaru-layout.map",
-        "libmaru/tokens/libmaru-tokens.map", "meson.build",
+        "libmaru/prefetch/libmaru-prefetch.map", "libmaru/tokens/libmaru-tokens.map", "meson.build",
         "scripts/install-packages")}
 
     wrong, symbols = [], set()
@@ -27,9 +27,10 @@ def main():
                                        ("libmaru/adapters/libmaru-adapters.map", "debian/libmaru-adapters0.symbols"),
                                        ("libmaru/blend/libmaru-blend.map", "debian/libmaru-blend0.symbols"),
                                        ("libmaru/layout/libmaru-layout.map", "debian/libmaru-layout0.symbols"),
+                                       ("libmaru/prefetch/libmaru-prefetch.map", "debian/libmaru-prefetch0.symbols"),
                                        ("libmaru/tokens/libmaru-tokens.map", "debian/libmaru-tokens0.symbols")):
         exported = set(re.findall(r"^    (maru_\w+);", text[version_script], re.MULTILINE))
-        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_|BLEND_)?0 ", text[of_package], re.MULTILINE))
+        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_|BLEND_|PREFETCH_)?0 ", text[of_package], re.MULTILINE))
         wrong += difference("function", version_script, exported, of_package, listed)
         symbols |= listed
 

@@ -9,11 +9,13 @@ SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
 PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-adapters0": "libmaru-adapters",
             "libmaru-blend0": "libmaru-blend", "libmaru-layout0": "libmaru-layout",
+            "libmaru-prefetch0": "libmaru-prefetch", "maru-tierd": "maru-tierd",
             "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
 PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {
     "dh-sequence-installsysusers": "systemd-rpm-macros", "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
-    "libexpected-dev": "expected-devel", "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
+    "libexpected-dev": "expected-devel", "libhiredis-dev": "hiredis-devel",
+    "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
     "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",
     "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",

@@ -24,6 +24,7 @@ def main():
     parser.add_argument("--sources", required=True, type=pathlib.Path)
     parser.add_argument("--build", required=True, type=pathlib.Path)
     parser.add_argument("--marud", required=True, type=pathlib.Path)
+    parser.add_argument("--tierd", type=pathlib.Path)
     arguments = parser.parse_args()
     missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
     if sys.version_info < (3, 11) or missing:
@@ -31,13 +32,16 @@ def main():
         return 77
     build = arguments.build.resolve()
     libraries = [str(build / "libmaru"), str(build / "libmaru/tokens"), str(build / "libmaru/layout"),
-                 str(build / "libmaru/blend")]
+                 str(build / "libmaru/blend"),
+                 str(build / "libmaru/prefetch")]
     with tempfile.TemporaryDirectory(prefix="maru-python-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # one test reads as another user
         assemble(folder, arguments.sources.resolve(), build)
         environment = {**os.environ, "PYTHONPATH": name, "LD_LIBRARY_PATH": ":".join(libraries), "COLUMNS": "300",
                        "PYTHONDONTWRITEBYTECODE": "1", "MARU_TEST_MARUD": str(arguments.marud.resolve())}
+        if arguments.tierd:
+            environment["MARU_TEST_TIERD"] = str(arguments.tierd.resolve())
         # Each test on a line of its own, and at the end why something was skipped or failed: scripts/test-results reads both.
         command = [sys.executable, "-m", "pytest", "-v", "-rsfE", "--color=no", "-p", "no:cacheprovider", "--ignore=engines",
                    "--ignore=live", "--ignore=events", "--ignore=test_torch.py"]

@@ -53,7 +53,8 @@ class TierUser {
     open.request.key_bytes = uint32_t(key.size());
     if (kind == MARU_TIER_STORE || kind == MARU_TIER_LOAD) {
       std::byte* const payload = open.payload.data() + (is_aligned ? 0 : 64);
-      if (kind == MARU_TIER_STORE) std::copy(entry.payload.begin(), entry.payload.end(), reinterpret_cast<char*>(payload));
+      if (kind == MARU_TIER_STORE)
+        std::copy(entry.payload.begin(), entry.payload.end(), reinterpret_cast<char*>(payload));
       open.request.payload = payload;
       open.request.payload_bytes = entry.payload.size();
       open.request.attributes = open.attributes.data();

@@ -48,9 +48,11 @@ TierdProcess::TierdProcess(const MarudProcess& marud, const std::string& tiers, 
       http_path_(marud.directory().file("tierd.http")) {
   std::string text = tiers;
   for (size_t at; (at = text.find("DIR")) != std::string::npos;) text.replace(at, 3, marud.directory().path());
-  std::ofstream(config_path_) << "[daemon]\nlog_level = \"debug\"\n[http]\nsocket = \"" << http_path_ << "\"\n[pool]\nsocket = \""
-                              << marud.socket_path() << "\"\n[prefetch]\nsocket = \"" << socket_path_ << "\"\n"
-                              << more << "\n" << text;
+  std::ofstream(config_path_) << "[daemon]\nlog_level = \"debug\"\n[http]\nsocket = \"" << http_path_
+                              << "\"\n[pool]\nsocket = \"" << marud.socket_path() << "\"\n[prefetch]\nsocket = \""
+                              << socket_path_ << "\"\n"
+                              << more << "\n"
+                              << text;
 }
 
 void TierdProcess::start() {
@@ -114,8 +116,8 @@ uint64_t TierdProcess::metric(const std::string& name) const {
   return 0;
 }
 
-Prefetch::Prefetch(const TierdProcess& tierd, const std::vector<std::string>& keys, uint32_t deadline_ms, uint32_t policy,
-                   uint32_t compute_us) {
+Prefetch::Prefetch(const TierdProcess& tierd, const std::vector<std::string>& keys, uint32_t deadline_ms,
+                   uint32_t policy, uint32_t compute_us) {
   std::vector<maru_key> asked;
   for (const std::string& key : keys) asked.push_back({key.data(), uint32_t(key.size()), MARU_KEY_BYTES, 0});
   maru_prefetch_options options = {};

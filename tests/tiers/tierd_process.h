@@ -29,8 +29,8 @@ class TierdProcess {
   nlohmann::json ask(uint32_t kind, const std::string& name = {}) const;
   nlohmann::json list() const;
   nlohmann::json tier(size_t index = 0) const { return list()["tiers"][index]; }
-  // Waits until what was stored so far is written: the feed tells it some milliseconds late, so the number of entries is waited
-  // for as well.
+  // Waits until what was stored so far is written: the feed tells it some milliseconds late, so the number of entries is
+  // waited for as well.
   [[nodiscard]] bool has_entries(uint64_t entries, size_t tier = 0) const;
   // The number of a metric, without labels or with them as text, from its HTTP socket. 0: it is not there.
   uint64_t metric(const std::string& name) const;

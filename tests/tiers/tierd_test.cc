@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 60'000;  // not a multiple of a page
 const std::string kFileTier =
-    "[[tier]]\nname = \"disk\"\nkind = \"file\"\n[tier.options]\npath = \"DIR\"\ncapacity = \"64MiB\"\nregion_bytes = \"1MiB\"\n";
+    "[[tier]]\nname = \"disk\"\nkind = \"file\"\n[tier.options]\npath = \"DIR\"\ncapacity = \"64MiB\"\nregion_bytes = "
+    "\"1MiB\"\n";
 
 std::vector<std::string> keys_of(const std::string& name, size_t n) {
   std::vector<std::string> keys;
@@ -160,7 +161,8 @@ TEST_F(Tierd, AnotherValueUnderAKeyReplacesTheFirst) {
   ASSERT_TRUE(tierd_->has_entries(1));
   EXPECT_EQ(client.remove("key"), 0);
   EXPECT_EQ(client.store("key", two), 0);
-  ASSERT_TRUE(wait_until([&] { return tierd_->tier()["entry_bytes"] > kBlockBytes - 3 && tierd_->tier()["entries"] == 1u; }));
+  ASSERT_TRUE(
+      wait_until([&] { return tierd_->tier()["entry_bytes"] > kBlockBytes - 3 && tierd_->tier()["entries"] == 1u; }));
   evict(client, {"key"});
   Prefetch prefetch(*tierd_, {"key"});
   ASSERT_EQ(prefetch.wait(), 0);
@@ -216,7 +218,9 @@ TEST_F(Tierd, ADescriptorWakesWhoWaitsAndSoDoesADeath) {
 }
 
 TEST_F(Tierd, ADeadlineGivesThePrefixThatIsThere) {
-  start("[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nload_timeout_ms = 60000\n[tier.options]\ninner = \"null\"\nhang = 1\n");
+  start(
+      "[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nload_timeout_ms = 60000\n[tier.options]\ninner = \"null\"\nhang "
+      "= 1\n");
   TestClient client(marud_.socket_path());
   const auto keys = keys_of("chain", 5);
   store_chain(client, {keys.begin(), keys.begin() + 2});
@@ -228,7 +232,9 @@ TEST_F(Tierd, ADeadlineGivesThePrefixThatIsThere) {
 
 // Every store hangs: pins stay within their bound, nobody's store is refused, and the breaker opens.
 TEST_F(Tierd, AHangingTierHoldsUpNobody) {
-  start("[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nstore_timeout_ms = 200\n[tier.options]\ninner = \"null\"\nhang = 1\n");
+  start(
+      "[[tier]]\nname = \"hanging\"\nkind = \"fault\"\nstore_timeout_ms = 200\n[tier.options]\ninner = \"null\"\nhang "
+      "= 1\n");
   TestClient client(marud_.socket_path());
   const std::string payload(kBlockBytes, 'x');
   for (int i = 0; i < 2000; ++i) {

@@ -3,11 +3,11 @@
 namespace maru::tierd {
 
 const maru_tier_calls* built_in_tier(std::string_view name) {
-  for (const maru_tier_calls* calls : {&kFaultTier, &kFileTier, &kNullTier})
+  for (const maru_tier_calls* calls : {&kFaultTier, &kFileTier, &kNullTier, &kRespTier})
     if (name == calls->name) return calls;
   return nullptr;
 }
 
-const char* built_in_tier_names() { return "fault, file, null"; }
+const char* built_in_tier_names() { return "fault, file, null, resp"; }
 
 }  // namespace maru::tierd

@@ -10,10 +10,11 @@ namespace maru::tierd {
 extern const maru_tier_calls kFileTier;
 extern const maru_tier_calls kFaultTier;
 extern const maru_tier_calls kNullTier;
+extern const maru_tier_calls kRespTier;
 
 // By name; null: there is none of this name.
 const maru_tier_calls* built_in_tier(std::string_view name);
-// For people: "fault, file, null".
+// For people: "fault, file, null, resp".
 const char* built_in_tier_names();
 
 }  // namespace maru::tierd

@@ -1,4 +1,4 @@
-// What a tier has done and its user has not taken yet, and the descriptor that says so.
+// Requests that a tier has done and its user has not taken yet, and the descriptor that says so.
 //
 // Threads: any thread puts, one takes.
 #pragma once

@@ -53,7 +53,8 @@ class FaultTier {
       std::snprintf(problem, problem_bytes, "no descriptor is left; raise the limit of open files");
       return -EMFILE;
     }
-    if (const int result = inner_.open(options.data(), options.size(), &tier_, problem, problem_bytes); result != 0) return result;
+    if (const int result = inner_.open(options.data(), options.size(), &tier_, problem, problem_bytes); result != 0)
+      return result;
     for (const int descriptor : {inner_.event_descriptor(tier_), timer_.get(), own_.descriptor()}) {
       epoll_event event = {};
       event.events = EPOLLIN;
@@ -72,7 +73,11 @@ class FaultTier {
       const Fault fault = choose(requests[i].kind, number);
       if (fault == Fault::kHang) continue;
       if (fault == Fault::kEio || fault == Fault::kEnospc || fault == Fault::kGone) {
-        own_.put({requests[i].ticket, fault == Fault::kEio ? -EIO : fault == Fault::kGone ? -ENOENT : -ENOSPC, 0, 0, 0});
+        own_.put({requests[i].ticket,
+                  fault == Fault::kEio    ? -EIO
+                  : fault == Fault::kGone ? -ENOENT
+                                          : -ENOSPC,
+                  0, 0, 0});
         continue;
       }
       if (inner_.submit(tier_, &requests[i], 1) == 0) {
@@ -120,9 +125,9 @@ class FaultTier {
       Fault fault;
       uint64_t rate;
       bool applies;
-    } faults[] = {{Fault::kHang, rates_.hang, true},          {Fault::kEio, rates_.eio, true},
-                  {Fault::kEnospc, rates_.enospc, is_store},  {Fault::kShort, rates_.short_reads, is_load},
-                  {Fault::kFlip, rates_.flip, is_load},       {Fault::kGone, rates_.gone, is_load},
+    } faults[] = {{Fault::kHang, rates_.hang, true},         {Fault::kEio, rates_.eio, true},
+                  {Fault::kEnospc, rates_.enospc, is_store}, {Fault::kShort, rates_.short_reads, is_load},
+                  {Fault::kFlip, rates_.flip, is_load},      {Fault::kGone, rates_.gone, is_load},
                   {Fault::kSlow, rates_.slow, true}};
     for (const auto& [fault, rate, applies] : faults)
       if (applies && rate > 0 && draw(number, uint64_t(fault)) % rate == 0) return fault;
@@ -143,7 +148,8 @@ class FaultTier {
     if (done.result != 0) return true;
     if (marked.fault == Fault::kShort) {
       done.payload_bytes /= 2;
-      std::memset(static_cast<char*>(request.payload) + done.payload_bytes, 0, request.payload_bytes - done.payload_bytes);
+      std::memset(static_cast<char*>(request.payload) + done.payload_bytes, 0,
+                  request.payload_bytes - done.payload_bytes);
     }
     if (marked.fault == Fault::kFlip && request.payload_bytes > 0) {
       const uint64_t bit = draw(marked.number, 9) % (request.payload_bytes * 8);
@@ -170,7 +176,8 @@ class FaultTier {
   Completions own_;
   uint64_t requests_ = 0;
   std::unordered_map<uint64_t, Marked> marked_;
-  std::deque<std::pair<Clock::time_point, maru_tier_completion>> late_;  // all wait equally long, so the first is the next
+  std::deque<std::pair<Clock::time_point, maru_tier_completion>>
+      late_;  // all wait equally long, so the first is the next
 };
 
 FaultTier& of(maru_tier* tier) { return *reinterpret_cast<FaultTier*>(tier); }
@@ -187,9 +194,11 @@ int open_fault(const maru_tier_option* options, size_t n, maru_tier** ret_tier, 
   OptionReader reader(own.data(), own.size());
   const std::string kind = reader.text("inner", "");
   const auto rate = [&](const char* name) { return reader.number(name, 0, 0, UINT32_MAX); };
-  const Rates rates = {rate("hang"), rate("eio"),  rate("enospc"),  rate("short"), rate("flip"),
-                       rate("slow"), rate("gone"), rate("slow_ms"), reader.number("seed", 1, 0, UINT64_MAX)};
-  std::string mistake = reader.mistake("inner, inner_NAME, seed, hang, eio, enospc, short, flip, slow, slow_ms or gone");
+  const Rates rates = {rate("hang"),  rate("eio"),     rate("enospc"),
+                       rate("short"), rate("flip"),    rate("slow"),
+                       rate("gone"),  rate("slow_ms"), reader.number("seed", 1, 0, UINT64_MAX)};
+  std::string mistake =
+      reader.mistake("inner, inner_NAME, seed, hang, eio, enospc, short, flip, slow, slow_ms or gone");
   const maru_tier_calls* const calls = built_in_tier(kind);
   if (mistake.empty() && calls == nullptr)
     mistake = "inner: found \"" + kind + "\", expected one of " + built_in_tier_names();
@@ -215,10 +224,13 @@ const maru_tier_calls kFaultTier = {
     .event_descriptor = [](maru_tier* tier) { return of(tier).descriptor(); },
     .submit = [](maru_tier* tier, const maru_tier_request* requests, size_t n) { return of(tier).submit(requests, n); },
     .complete = [](maru_tier* tier, maru_tier_completion* done, size_t n) { return of(tier).complete(done, n); },
-    .get_properties = [](maru_tier* tier,
-                         maru_tier_properties* properties) { of(tier).inner().get_properties(of(tier).tier(), properties); },
+    .get_properties =
+        [](maru_tier* tier, maru_tier_properties* properties) {
+          of(tier).inner().get_properties(of(tier).tier(), properties);
+        },
     .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).inner().get_usage(of(tier).tier(), usage); },
-    .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).inner().get_health(of(tier).tier(), health); },
+    .get_health = [](maru_tier* tier,
+                     maru_tier_health* health) { of(tier).inner().get_health(of(tier).tier(), health); },
     .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
                size_t n) { return of(tier).inner().list(of(tier).tier(), cursor, entries, n); },
 };

@@ -37,10 +37,10 @@ class OptionReader {
     if (const std::string_view unit(end); !unit.empty()) {
       shift = unit == "KiB" ? 10 : unit == "MiB" ? 20 : unit == "GiB" ? 30 : unit == "TiB" ? 40 : 64;
     }
-    if (shift == 64 || value[0] < '0' || value[0] > '9' || result > (UINT64_MAX >> shift) || (result << shift) < least ||
-        (result << shift) > most) {
-      complain(std::string(name) + ": found \"" + value + "\", expected a number from " + std::to_string(least) + " to " +
-               std::to_string(most) + ", such as \"" + std::to_string(otherwise) + "\"");
+    if (shift == 64 || value[0] < '0' || value[0] > '9' || result > (UINT64_MAX >> shift) ||
+        (result << shift) < least || (result << shift) > most) {
+      complain(std::string(name) + ": found \"" + value + "\", expected a number from " + std::to_string(least) +
+               " to " + std::to_string(most) + ", such as \"" + std::to_string(otherwise) + "\"");
       return otherwise;
     }
     return result << shift;

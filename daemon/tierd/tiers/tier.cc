@@ -50,8 +50,8 @@ Result<std::unique_ptr<Tier>> Tier::open(const std::string& kind, const TierOpti
   problem[sizeof problem - 1] = 0;
   if (result == 0) return std::unique_ptr<Tier>(new Tier(plugin.calls, plugin.library, tier));
   if (plugin.library) dlclose(plugin.library);
-  return failure(-result, std::string("open the tier of kind ") + kind + ": " +
-                              (problem[0] ? problem : "it did not say why not"));
+  return failure(
+      -result, std::string("open the tier of kind ") + kind + ": " + (problem[0] ? problem : "it did not say why not"));
 }
 
 Tier::~Tier() {

@@ -15,8 +15,8 @@ using TierOptions = std::vector<std::pair<std::string, std::string>>;
 
 class Tier {
  public:
-  // `kind`: a built-in one, or the path of a shared object, which contains a '/'. An error says what was found, what was
-  // expected, and what to do.
+  // `kind`: a built-in one, or the path of a shared object, which contains a '/'. An error names the finding,
+  // the expectation and the remedy.
   static Result<std::unique_ptr<Tier>> open(const std::string& kind, const TierOptions& options);
   ~Tier();
   Tier(const Tier&) = delete;

@@ -108,6 +108,9 @@ int quota_list(const Arguments& arguments);
 int quota_remove(const Arguments& arguments);
 int quota_default(const Arguments& arguments);
 int quota_mode(const Arguments& arguments);
+int tier_list(const Arguments& arguments);  // tier.cc
+int tier_drain(const Arguments& arguments);
+int tier_clear(const Arguments& arguments);
 
 int record(const Arguments& arguments);  // record.cc; does not return when the program runs
 

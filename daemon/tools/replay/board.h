@@ -42,9 +42,11 @@ struct ClientBoard {
   // The pool as the client found it.
   Counter pool_bytes, control_bytes, page_bytes, pages, region_pages;
 
-  Counter requests;    // finished
-  Counter blocks;      // asked for
-  Counter hit_blocks;  // of them found as a prefix
+  Counter requests;       // finished
+  Counter blocks;         // asked for
+  Counter hit_blocks;     // of them found as a prefix
+  Counter tier_blocks;    // that a tier loaded for this client's requests
+  Counter tier_failures;  // requests that the tier did not answer
   Counter verified_bytes;
   Counter wrong_bytes;
   Counter stored_blocks;       // new

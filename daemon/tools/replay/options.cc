@@ -34,6 +34,10 @@ thread with a client of its own, and compares what they find.
                      goes to whoever is free
   --payload BYTES    bytes of a block (default 16384; of a recorded block at
                      most, default: as recorded)
+  --tier PATH        maru-tierd's socket: each request asks it for its blocks
+                     first, and holds them until its end
+  --compute-us N     wait so long for each block that was not found, as an
+                     engine that computes does (default 0)
   --requests N       stop after the first N requests of the trace
   --verify           each client afterwards reads once more what is still there
                      of its share of the blocks
@@ -58,6 +62,8 @@ enum Option : int {
   kClients,
   kPayload,
   kRequests,
+  kTier,
+  kComputeUs,
   kVerify,
   kJson,
   kNoProgress,
@@ -76,6 +82,8 @@ const option kLongOptions[] = {
     {"clients", required_argument, nullptr, kClients},
     {"payload", required_argument, nullptr, kPayload},
     {"requests", required_argument, nullptr, kRequests},
+    {"tier", required_argument, nullptr, kTier},
+    {"compute-us", required_argument, nullptr, kComputeUs},
     {"verify", no_argument, nullptr, kVerify},
     {"json", no_argument, nullptr, kJson},
     {"no-progress", no_argument, nullptr, kNoProgress},
@@ -138,6 +146,11 @@ Result<Options> parse_options(int argc, char** argv) {
       case kRequests:
         number = parse_number("--requests", optarg, 1, UINT64_MAX);
         if (number) options.requests_max = *number;
+        break;
+      case kTier: options.tier_path = optarg; break;
+      case kComputeUs:
+        number = parse_number("--compute-us", optarg, 0, 1'000'000);
+        if (number) options.compute_us = uint32_t(*number);
         break;
       case kVerify: options.verify_afterwards = true; break;
       case kJson: options.json = true; break;

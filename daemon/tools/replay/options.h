@@ -21,6 +21,8 @@ struct Options {
   uint64_t payload_bytes = 16384;  // of a block
   uint64_t recorded_payload_max = 0;  // of a recorded block; 0: as recorded
   uint64_t requests_max = 0;       // 0: the whole trace
+  std::string tier_path;           // of maru-tierd's socket; empty: there is no tier
+  uint32_t compute_us = 0;         // an engine's time for each block that was not found
   bool verify_afterwards = false;
   bool json = false;
   bool progress = true;

@@ -8,6 +8,8 @@
 #include <ctime>
 #include <fcntl.h>
 #include <maru/maru.hpp>
+#include <maru/prefetch.h>
+#include <memory>
 #include <string>
 #include <sys/prctl.h>
 #include <system_error>
@@ -41,17 +43,19 @@ class Timed {
 // the pool's and not the allocator's.
 class Replayer {
  public:
-  Replayer(Client& client, ClientBoard& board, uint64_t payload_bytes)
-      : client_(client), board_(board), payload_bytes_(payload_bytes) {}
+  Replayer(Client& client, ClientBoard& board, const Options& options)
+      : client_(client), board_(board), options_(options), payload_bytes_(options.payload_bytes) {}
 
   // An error is one that no client should meet; what a full pool answers is counted and is not an error.
   Outcome<void> replay(const trace::Request& request) {
     name_blocks(request);
+    const Ticket ticket = ask_tier();
     Outcome<Match> match = match_prefix();
     if (!match) return Failed{match.error()};
     if (Outcome<void> read = read_and_verify(*match); !read) return read;
     board_.hit_blocks.add(match->blocks());
     board_.blocks.add(keys_.size());
+    compute(keys_.size() - match->blocks());
     if (match->blocks() < keys_.size() && !store_missing(*match)) {
       // The block that was to be the parent went between two stores. What is there now says where to go on, once.
       board_.parent_gone.add(1);
@@ -90,6 +94,40 @@ class Replayer {
     prefix_digests(request, payload_bytes_, digests_);
     keys_.clear();
     for (const BlockDigest& digest : digests_) keys_.push_back(Key::digest128(digest.data()));
+  }
+
+  struct ReleaseTicket {
+    void operator()(maru_prefetch_ticket* ticket) const { maru_prefetch_release(ticket); }
+  };
+  using Ticket = std::unique_ptr<maru_prefetch_ticket, ReleaseTicket>;
+
+  // Waits until the tier has loaded what the pool lacks. What it holds ends with the ticket.
+  Ticket ask_tier() {
+    if (options_.tier_path.empty()) return {};
+    std::vector<maru_key> wanted;
+    for (const Key& key : keys_) wanted.push_back(key);
+    if (wanted.size() > MARU_PREFETCH_KEYS_MAX) wanted.resize(MARU_PREFETCH_KEYS_MAX);
+    maru_prefetch_options how = {};
+    how.size = sizeof how;
+    how.socket_path = options_.tier_path.c_str();
+    how.deadline_ms = 60'000;
+    maru_prefetch_status_info status = {};
+    status.size = sizeof status;
+    maru_prefetch_ticket* found = nullptr;
+    const int asked = maru_prefetch(wanted.data(), wanted.size(), &how, &found);
+    Ticket ticket(found);
+    if (asked != 0 || maru_prefetch_wait(found, -1, &status) != 0)
+      board_.tier_failures.add(1);
+    else
+      board_.tier_blocks.add(status.loaded);
+    return ticket;
+  }
+
+  // As long as an engine would.
+  void compute(uint64_t blocks) const {
+    const uint64_t ns = blocks * options_.compute_us * 1000;
+    const timespec pause = {time_t(ns / 1'000'000'000), long(ns % 1'000'000'000)};
+    if (ns > 0) ::nanosleep(&pause, nullptr);
   }
 
   Outcome<Match> match_prefix() {
@@ -158,6 +196,7 @@ class Replayer {
 
   Client& client_;
   ClientBoard& board_;
+  const Options& options_;
   const uint64_t payload_bytes_;
   const char* failed_call_ = "";
   std::vector<BlockDigest> digests_;
@@ -244,7 +283,7 @@ int run_client(const Options& options) {
   wait_for_start();
 
   // From here on the clients run against each other.
-  Replayer replayer(*client, board, options.payload_bytes);
+  Replayer replayer(*client, board, options);
   board.started_ns.set(now_ns());
   std::atomic<uint64_t>& next = shared->board().next_request;
   for (size_t i = next.fetch_add(1); i < trace->requests.size(); i = next.fetch_add(1)) {

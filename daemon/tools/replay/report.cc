@@ -60,6 +60,8 @@ Report::Report(const Options& replay_options, const trace::Trace& replayed, cons
     requests += client.requests.get();
     blocks += client.blocks.get();
     hit_blocks += client.hit_blocks.get();
+    tier_blocks += client.tier_blocks.get();
+    tier_failures += client.tier_failures.get();
     verified_bytes += client.verified_bytes.get();
     wrong_bytes += client.wrong_bytes.get() + client.checked_wrong_bytes.get();
     checked_blocks += client.checked_blocks.get();
@@ -108,6 +110,10 @@ std::string Report::text() const {
   append(text, "  exact LRU     %6.2f %%   of %llu blocks, one request after the other\n", 100 * lru.ratio,
          wide(pool_blocks));
   append(text, "  no limit      %6.2f %%\n", 100 * limitless.ratio);
+
+  if (!options.tier_path.empty())
+    append(text, "  from the tier %6.2f %%   %llu blocks loaded, %llu requests without an answer\n",
+           100 * per(double(tier_blocks), double(blocks)), wide(tier_blocks), wide(tier_failures));
 
   append(text, "\nRate\n");
   append(text, "  %.0f requests/s, %.0f blocks/s in %.2f s\n", per(double(requests), seconds),
@@ -160,6 +166,8 @@ nlohmann::ordered_json Report::json() const {
       {"requests", requests},
       {"blocks", blocks},
       {"hit_blocks", hit_blocks},
+      {"tier_blocks", tier_blocks},
+      {"tier_failures", tier_failures},
       {"hit_ratio", hit_ratio},
       {"lru_hit_ratio", lru.ratio},
       {"limitless_hit_ratio", limitless.ratio},

@@ -25,7 +25,7 @@ struct Report {
   const maru::trace::Trace& trace;
   uint64_t pool_bytes = 0, control_bytes = 0, page_bytes = 0, pages = 0;
   uint64_t pool_blocks = 0;  // that fit at once
-  uint64_t requests = 0, blocks = 0, hit_blocks = 0;
+  uint64_t requests = 0, blocks = 0, hit_blocks = 0, tier_blocks = 0, tier_failures = 0;
   uint64_t verified_bytes = 0, wrong_bytes = 0, checked_blocks = 0;
   uint64_t stored_blocks = 0, duplicate_blocks = 0, evicted_blocks = 0, rents = 0, search_fallbacks = 0;
   uint64_t parent_gone = 0, parent_gone_twice = 0, no_space_requests = 0, no_space_blocks = 0;

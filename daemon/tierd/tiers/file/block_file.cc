@@ -98,15 +98,16 @@ Result<BlockFile> BlockFile::open(const BlockFileWish& wish) {
   if (!log.is_device_ && !S_ISREG(found.st_mode))
     return failure(EINVAL, "use the log " + log.path_ + ": found neither a file nor a block device; name one of these");
   if (const int code = lock(log.file_.get()); code != 0)
-    return failure(code, "lock the log " + log.path_ +
-                             (code == EWOULDBLOCK ? ": another process uses it; give each maru-tierd a log of its own" : ""));
+    return failure(code,
+                   "lock the log " + log.path_ +
+                       (code == EWOULDBLOCK ? ": another process uses it; give each maru-tierd a log of its own" : ""));
   uint64_t bytes = uint64_t(found.st_size);
   if (log.is_device_ && ::ioctl(log.file_.get(), BLKGETSIZE64, &bytes) != 0)
     return failure(errno, "ask for the size of the device " + log.path_);
   const uint64_t needed = kLogFirstRegion + *regions * wish.region_bytes;
   if (log.is_device_ && bytes < needed)
-    return failure(EINVAL, "use the device " + log.path_ + ": found " + in_mebibytes(bytes) + ", expected the capacity of " +
-                               in_mebibytes(wish.capacity_bytes) + "; lower capacity");
+    return failure(EINVAL, "use the device " + log.path_ + ": found " + in_mebibytes(bytes) +
+                               ", expected the capacity of " + in_mebibytes(wish.capacity_bytes) + "; lower capacity");
 
   log.regions_ = *regions;
   if (auto known = log.recognise(wish, bytes); !known) return tl::unexpected(known.error());
@@ -138,17 +139,19 @@ Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
   if (is_log && (block->region_bytes == wish.region_bytes || !wish.force)) {
     if (block->region_bytes != wish.region_bytes)
       return failure(EINVAL, "use the log " + path_ + ": found regions of " + in_mebibytes(block->region_bytes) +
-                                 ", expected region_bytes of " + in_mebibytes(wish.region_bytes) + "; set region_bytes to " +
-                                 in_mebibytes(block->region_bytes) + ", or set force = true for one start, "
+                                 ", expected region_bytes of " + in_mebibytes(wish.region_bytes) +
+                                 "; set region_bytes to " + in_mebibytes(block->region_bytes) +
+                                 ", or set force = true for one start, "
                                  "which empties the log");
     id_ = block->id;
     return {};
   }
   if (!is_log && !is_zero(begin.all()) && !wish.force)
-    return failure(EEXIST, "use " + path_ + (block ? ": found a log of version " + std::to_string(block->version) +
-                                                         ", expected version " + std::to_string(kLogVersion)
-                                                   : std::string(": found data of another kind, expected a log of "
-                                                                 "maru-tierd, or nothing")) +
+    return failure(EEXIST, "use " + path_ +
+                               (block ? ": found a log of version " + std::to_string(block->version) +
+                                            ", expected version " + std::to_string(kLogVersion)
+                                      : std::string(": found data of another kind, expected a log of "
+                                                    "maru-tierd, or nothing")) +
                                "; name another path, or set force = true for one start, which overwrites it");
   was_made_now_ = true;
   // Another id: what is left of before proves nothing any more.
@@ -162,7 +165,8 @@ void BlockFile::try_direct(const BlockFileWish& wish) {
     direct_trouble_ = "direct = \"no\" is configured";
     return;
   }
-  FileDescriptor direct(::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  FileDescriptor direct(
+      ::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   AlignedBytes written(kLogBlock), read_back(kLogBlock);
   (void)::getrandom(written.data(), written.size(), 0);
   const char* step = "open";

@@ -16,12 +16,12 @@ struct BlockFileWish {
   uint64_t capacity_bytes = 0;  // never more than this
   uint64_t region_bytes = 64u << 20;
   DirectWish direct = DirectWish::kIfPossible;
-  bool force = false;  // what is there and is no log of this kind may be overwritten
+  bool force = false;  // other data may be overwritten
 };
 
 class BlockFile {
  public:
-  // Fails with what was found, what was expected, and what to do.
+  // An error names the finding, the expectation and the remedy.
   static Result<BlockFile> open(const BlockFileWish& wish);
 
   int descriptor() const { return file_.get(); }

@@ -11,14 +11,16 @@ namespace maru::tierd {
 namespace {
 
 constexpr const char* kOptions =
-    "path, capacity, region_bytes, direct, readers, write_bytes, write_bytes_beside_reads, io_uring, reinsert_percent or force";
+    "path, capacity, region_bytes, direct, readers, write_bytes, write_bytes_beside_reads, io_uring, reinsert_percent "
+    "or force";
 
 FileTier& of(maru_tier* tier) { return *reinterpret_cast<FileTier*>(tier); }
 
 std::string read_wish(OptionReader& reader, FileTierWish& wish) {
   wish.file.path = reader.text("path", "");
   if (wish.file.path.empty()) return "option \"path\" is missing: name a file, a directory or a block device";
-  if (!reader.has("capacity")) return "option \"capacity\" is missing: say how many bytes the tier may take, such as \"100GiB\"";
+  if (!reader.has("capacity"))
+    return "option \"capacity\" is missing: say how many bytes the tier may take, such as \"100GiB\"";
   wish.file.capacity_bytes = reader.number("capacity", 0, 1, UINT64_MAX >> 1);
   wish.file.region_bytes = reader.number("region_bytes", 64u << 20, kLogRegionBytesMin, kLogRegionBytesMax);
   const std::string direct = reader.text("direct", "auto");
@@ -68,7 +70,8 @@ const maru_tier_calls kFileTier = {
     .close = [](maru_tier* tier) { delete &of(tier); },
     .event_descriptor = [](maru_tier* tier) { return of(tier).completions().descriptor(); },
     .submit = [](maru_tier* tier, const maru_tier_request* requests, size_t n) { return of(tier).submit(requests, n); },
-    .complete = [](maru_tier* tier, maru_tier_completion* done, size_t n) { return of(tier).completions().take(done, n); },
+    .complete = [](maru_tier* tier, maru_tier_completion* done,
+                   size_t n) { return of(tier).completions().take(done, n); },
     .get_properties = [](maru_tier* tier, maru_tier_properties* properties) { of(tier).get_properties(*properties); },
     .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).get_usage(*usage); },
     .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },

@@ -11,7 +11,7 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr size_t kWaitingMax = 256;           // requests; more are not accepted
+constexpr size_t kWaitingMax = 256;  // requests; more are not accepted
 
 bool is_block_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kLogBlock == 0; }
 
@@ -21,7 +21,8 @@ std::string_view key_of(const maru_tier_request& request) {
 
 }  // namespace
 
-// Header and tail have memory of their own; the whole blocks of an aligned payload go to the device, or come from it, in place.
+// Header and tail have memory of their own; the whole blocks of an aligned payload go to the device, or come from it, in
+// place.
 struct FileTier::Record {
   maru_tier_request request = {};
   LogEntry entry;
@@ -124,8 +125,8 @@ void FileTier::serve_waiting(Lock& lock) {
 
 void FileTier::finish(uint64_t ticket, int result, const LogEntry* entry) {
   --in_flight_;
-  completions_.put({ticket, result, entry ? entry->attributes_bytes : 0, entry ? entry->payload_bytes : 0,
-                    entry ? entry->note : 0});
+  completions_.put(
+      {ticket, result, entry ? entry->attributes_bytes : 0, entry ? entry->payload_bytes : 0, entry ? entry->note : 0});
 }
 
 void FileTier::lookup(const maru_tier_request& request) {
@@ -158,10 +159,11 @@ void FileTier::loaded(Record& record, int result) {
   const maru_tier_request& request = record.request;
   std::string_view attributes;
   if (result == 0) {
-    const auto read = read_record_header(record.header.all(), file_.id(), record.region_sequence, record.place.offset,
-                                         &attributes);
+    const auto read =
+        read_record_header(record.header.all(), file_.id(), record.region_sequence, record.place.offset, &attributes);
     const bool is_it = read && read->key == record.entry.key && read->sequence == record.entry.sequence &&
-                       read->payload_bytes == request.payload_bytes && attributes.size() == record.entry.attributes_bytes;
+                       read->payload_bytes == request.payload_bytes &&
+                       attributes.size() == record.entry.attributes_bytes;
     auto* const payload = static_cast<std::byte*>(request.payload);
     if (is_it) std::memcpy(payload + record.in_place, record.own.data(), request.payload_bytes - record.in_place);
     if (!is_it || checksum_of(payload, request.payload_bytes) != read->payload_checksum)
@@ -225,12 +227,13 @@ bool FileTier::remove(const maru_tier_request& request, Lock& lock) {
 
 // -- writing -------------------------------------------------------------------------------------------------------------
 
-bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attributes, const std::byte* payload, Lock& lock) {
+bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attributes, const std::byte* payload,
+                           Lock& lock) {
   LogEntry& entry = record->entry;
   std::optional<uint32_t> closed;
-  const auto place = table_.place(entry, closed);
+  const auto place = table_.place(entry, false, closed);
   if (closed) write_footer(*closed, lock);
-  if (table_.clean_count() == 0) room_.notify_all();
+  if (needs_clean()) room_.notify_all();
   if (!place) return false;
   record->place = *place;
   entry.region_offset = place->offset;
@@ -327,7 +330,8 @@ void FileTier::get_health(maru_tier_health& ret_health) {
     if (!trouble.empty()) text += (text.empty() ? "" : "; ") + trouble;
   {
     const Lock lock(mutex_);
-    if (std::chrono::steady_clock::now() < full_until_) text += std::string(text.empty() ? "" : "; ") + "the disk is full";
+    if (std::chrono::steady_clock::now() < full_until_)
+      text += std::string(text.empty() ? "" : "; ") + "the disk is full";
   }
   ret_health.is_slow = !text.empty();
   std::snprintf(ret_health.text, sizeof ret_health.text, "%s", text.c_str());

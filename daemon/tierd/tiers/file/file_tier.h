@@ -1,10 +1,12 @@
 // The file tier: entries in a log of regions, an index of them in memory, and a thread that gives up whole regions for room.
 //
-// store     place in the open region, one write of header, payload and tail, then the index. No entry is seen before its write
+// store     place in the open region, one write of header, payload and tail, then the index. No entry is seen before its
+// write
 //           is done.
 // load      one read of the whole record; header, key and payload verify, or it is a miss and the entry is forgotten.
 // delete    the index at once, then a tombstone.
-// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region, the
+// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region,
+// the
 //           others go; then the region gets a new header and is clean.
 //
 // Threads: any for each function. Callbacks of transfers come from threads of Transfers. One lock; nobody holds it over I/O.
@@ -12,8 +14,8 @@
 
 #include "daemon/tierd/tiers/completions.h"
 #include "daemon/tierd/tiers/file/block_file.h"
-#include "daemon/tierd/tiers/file/region_table.h"
 #include "daemon/tierd/tiers/file/recovery.h"
+#include "daemon/tierd/tiers/file/region_table.h"
 #include "daemon/tierd/tiers/file/transfers.h"
 
 #include <chrono>
@@ -85,8 +87,8 @@ class FileTier {
   std::mutex mutex_;
   std::condition_variable room_, quiet_;
   RegionTable table_;
-  std::deque<maru_tier_request> waiting_;      // for a clean region, or for a key that is being moved
-  std::string moving_key_;                     // of the entry that is being moved; empty: none
+  std::deque<maru_tier_request> waiting_;  // for a clean region, or for a key that is being moved
+  std::string moving_key_;                 // of the entry that is being moved; empty: none
   uint64_t evicted_ = 0, damaged_ = 0, reinserted_ = 0, in_flight_ = 0;
   std::chrono::steady_clock::time_point full_until_ = {};  // fresh regions are left alone: the file system was full
   bool is_stopping_ = false;

@@ -49,8 +49,8 @@ std::optional<Superblock> read_superblock(std::span<const std::byte> from) {
   const auto block = fields_at<Superblock>(from);
   if (block.magic != kSuperblockMagic || block.checksum != sum(block.id, &block, offsetof(Superblock, checksum)))
     return std::nullopt;
-  if (block.version == kLogVersion && (block.region_bytes < kLogRegionBytesMin || block.region_bytes > kLogRegionBytesMax ||
-                                       block.region_bytes % kLogBlock != 0))
+  if (block.version == kLogVersion && (block.region_bytes < kLogRegionBytesMin ||
+                                       block.region_bytes > kLogRegionBytesMax || block.region_bytes % kLogBlock != 0))
     return std::nullopt;
   return block;
 }

@@ -13,15 +13,15 @@
 // A record: header, key and attributes, filled up to a multiple of 4 KiB; then the payload, likewise. A tombstone is a record
 // without a payload: its key was deleted.
 //
-// Sequences. A region gets a new one each time that it begins anew, so what lies in it from an earlier life proves itself
-// stale. An entry gets one when it is stored or deleted, and of two records of one key the higher one counts. A record that is moved
-// keeps its own. Regions are given up in the order of their sequences. A record of a key is never written to an older region than a
-// tombstone or record of that key with a lower sequence; so a tombstone outlives all that it denies.
+// Sequences. A region gets a new one each time that it begins anew, so records of an earlier life prove themselves
+// stale. An entry gets one when it is stored or deleted, and of two records of one key the higher one counts. A record that
+// is moved keeps its own. Regions are given up in the order of their sequences. A record of a key is never written to an
+// older region than a tombstone or record of that key with a lower sequence; so a tombstone outlives all that it denies.
 //
-// Checksums are XXH3 of 64 bits, with the store's id as a part of what is summed. A payload therefore cannot pass for a record,
-// unless its author knows the id.
+// Checksums are XXH3 of 64 bits, with the store's id as a part of each sum. A payload therefore cannot pass for a
+// record, unless its author knows the id.
 //
-// Numbers are little-endian. docs/tiers.md says what a crash at each point leaves.
+// Numbers are little-endian. docs/tiers.md has the state after a crash at each point.
 #pragma once
 
 #include <array>
@@ -36,13 +36,13 @@
 
 namespace maru::tierd {
 
-inline constexpr uint64_t kLogBlock = 4096;          // the unit of offsets, and of O_DIRECT on every device that we know
-inline constexpr uint64_t kLogFirstRegion = 65536;   // bytes before region 0
+inline constexpr uint64_t kLogBlock = 4096;         // the unit of offsets, and of O_DIRECT on every device that we know
+inline constexpr uint64_t kLogFirstRegion = 65536;  // bytes before region 0
 inline constexpr uint64_t kLogProbeOffset = kLogBlock;
 inline constexpr uint32_t kLogVersion = 1;
 inline constexpr uint64_t kLogRegionBytesMin = 64u << 10;  // a header, a record, a footer, with room; for tests
 inline constexpr uint64_t kLogRegionBytesMax = 1ull << 32;
-inline constexpr uint64_t kLogRegionsMin = 4;  // one written, one clean, two that hold something
+inline constexpr uint64_t kLogRegionsMin = 4;  // one that is written, two that are clean, one that holds something
 
 using LogMagic = std::array<char, 8>;
 using LogId = std::array<uint8_t, 16>;
@@ -57,9 +57,9 @@ struct Superblock {
   uint32_t version;
   uint32_t reserved0;
   uint64_t region_bytes;
-  uint64_t regions;  // may grow and shrink from one start to the next
-  LogId id;          // random; all checksums of this log depend on it
-  uint64_t checksum; // of the fields above
+  uint64_t regions;   // may grow and shrink from one start to the next
+  LogId id;           // random; all checksums of this log depend on it
+  uint64_t checksum;  // of the fields above
 };
 
 struct RegionHeader {
@@ -114,7 +114,8 @@ struct RegionTrailer {
 
 static_assert(sizeof(Superblock) == 56 && sizeof(RegionHeader) == 32 && sizeof(RecordHeader) == 88 &&
               sizeof(FooterEntry) == 48 && sizeof(RegionTrailer) == 56);
-static_assert(std::has_unique_object_representations_v<Superblock> && std::has_unique_object_representations_v<RegionHeader> &&
+static_assert(std::has_unique_object_representations_v<Superblock> &&
+              std::has_unique_object_representations_v<RegionHeader> &&
               std::has_unique_object_representations_v<RecordHeader> &&
               std::has_unique_object_representations_v<FooterEntry> &&
               std::has_unique_object_representations_v<RegionTrailer>);
@@ -150,7 +151,7 @@ std::vector<std::byte> make_footer(const LogId& id, uint64_t region_sequence, ui
                                    std::span<const LogEntry> entries);
 inline uint64_t footer_room(uint64_t entries_bytes) { return in_blocks(entries_bytes) + kLogBlock; }
 
-// Nothing: what was read does not verify.
+// Nothing: the bytes do not verify.
 std::optional<Superblock> read_superblock(std::span<const std::byte> block);
 std::optional<uint64_t> read_region_sequence(std::span<const std::byte> block, const LogId& id, uint32_t index);
 // header_bytes of the record that begins here, if it may be one; 0: it cannot be. Proves nothing.

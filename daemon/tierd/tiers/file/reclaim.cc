@@ -8,7 +8,7 @@
 namespace maru::tierd {
 
 namespace {
-constexpr size_t kCleanRegions = 1;                   // beside the open one
+constexpr size_t kCleanRegions = 2;                    // one for new records, one for those that are moved
 constexpr std::chrono::milliseconds kRetryPause{100};  // after the device refused a region's header
 }  // namespace
 
@@ -61,7 +61,8 @@ void FileTier::move_used(uint32_t index, Lock& lock) {
   for (const LogEntry& entry : entries) {
     if (is_stopping_) return;
     const IndexedEntry* const found = entry.is_tombstone() ? nullptr : table_.find(entry.key);
-    const bool is_used = found && found->region == index && found->uses > 0 && table_.entry_of(*found).sequence == entry.sequence;
+    const bool is_used =
+        found && found->region == index && found->uses > 0 && table_.entry_of(*found).sequence == entry.sequence;
     if (!is_used || entry.record_bytes() > budget) continue;
     moving_key_ = entry.key;
     if (move_entry(index, entry, lock)) budget -= entry.record_bytes();
@@ -80,8 +81,9 @@ bool FileTier::move_entry(uint32_t index, const LogEntry& entry, Lock& lock) {
   const auto read = was_read ? read_record_header(record.all().first(entry.header_bytes()), file_.id(), region_sequence,
                                                   entry.region_offset, &attributes)
                              : std::nullopt;
-  const bool is_proven = read && read->key == entry.key && read->sequence == entry.sequence &&
-                         checksum_of(record.data() + entry.header_bytes(), entry.payload_bytes) == entry.payload_checksum;
+  const bool is_proven =
+      read && read->key == entry.key && read->sequence == entry.sequence &&
+      checksum_of(record.data() + entry.header_bytes(), entry.payload_bytes) == entry.payload_checksum;
   const std::string kept_attributes(attributes);
   lock.lock();
   if (!is_proven) {
@@ -90,12 +92,12 @@ bool FileTier::move_entry(uint32_t index, const LogEntry& entry, Lock& lock) {
   }
   LogEntry moved = entry;
   std::optional<uint32_t> closed;
-  const auto place = table_.place(moved, closed);
+  const auto place = table_.place(moved, true, closed);
   if (closed) write_footer(*closed, lock);
   if (!place) return false;  // stores took the room first
   moved.region_offset = place->offset;
-  write_record_header(record.all().first(entry.header_bytes()), file_.id(), table_.region(place->region).sequence, moved,
-                      kept_attributes.data());
+  write_record_header(record.all().first(entry.header_bytes()), file_.id(), table_.region(place->region).sequence,
+                      moved, kept_attributes.data());
   lock.unlock();
   std::promise<int> done;
   transfers_->write({.pieces = {iovec{record.data(), record.size()}, {}, {}},
@@ -128,7 +130,8 @@ bool FileTier::prepare(uint32_t index, Lock& lock) {
   }
   // It holds nothing, and is tried again as a fresh one.
   region = Region{};
-  if (put.error().code == ENOSPC || put.error().code == EDQUOT) full_until_ = std::chrono::steady_clock::now() + kFullPause;
+  if (put.error().code == ENOSPC || put.error().code == EDQUOT)
+    full_until_ = std::chrono::steady_clock::now() + kFullPause;
   return false;
 }
 

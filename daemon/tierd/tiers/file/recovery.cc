@@ -80,7 +80,8 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
     }
     ++recovered.scanned;
     if (whole.size() == 0) whole = AlignedBytes(file.region_bytes());
-    if (auto got = file.read(whole.data(), whole.size(), file.region_offset(i)); !got) return tl::unexpected(got.error());
+    if (auto got = file.read(whole.data(), whole.size(), file.region_offset(i)); !got)
+      return tl::unexpected(got.error());
     set_entries(region, scan_region(whole.all(), file.id(), *sequence, &recovered.torn));
     // Not opened again: a torn record may lie behind the last whole one, and would verify when its rest was written late.
     region.state = region.entries.empty() ? RegionState::kClean : RegionState::kClosed;
@@ -88,7 +89,8 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
     const auto footer = make_footer(file.id(), *sequence, file.region_bytes(), region.entries);
     AlignedBytes aligned(footer.size());
     std::copy(footer.begin(), footer.end(), aligned.data());
-    const auto put = file.write(aligned.data(), aligned.size(), file.region_offset(i) + file.region_bytes() - footer.size());
+    const auto put =
+        file.write(aligned.data(), aligned.size(), file.region_offset(i) + file.region_bytes() - footer.size());
     region.has_footer = put.has_value();  // without it the next start scans again
   }
   // Before the index: sequences seen there count.

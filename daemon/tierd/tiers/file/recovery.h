@@ -1,4 +1,5 @@
-// What a log holds, found again from what verifies: the regions' headers, their footers, and records where there is no footer.
+// The content of a log, found again from the parts that verify: the regions' headers, their footers, and records where there
+// is no footer.
 #pragma once
 
 #include "daemon/tierd/tiers/file/block_file.h"
@@ -13,9 +14,9 @@ struct RecoveredLog {
   uint64_t torn = 0;         // records whose header verifies and whose payload does not
 };
 
-// Fills the table. Regions with a header and nothing behind it are CLEAN, those with records CLOSED, others FRESH. A region that
-// was scanned gets its footer. Reads headers, trailers and footers; of regions without a footer, at most two after a crash of
-// this program, everything. Fails when the device does.
+// Fills the table. Regions with a header and nothing behind it are CLEAN, those with records CLOSED, others FRESH. A region
+// that was scanned gets its footer. Reads headers, trailers and footers; of regions without a footer, at most two after a
+// crash of this program, everything. Fails when the device does.
 Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table);
 
 // Proves one record: its header, the key, and the payload's checksum. Nothing: it does not verify. For regions in memory.

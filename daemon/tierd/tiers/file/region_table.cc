@@ -12,10 +12,11 @@ bool RegionTable::can_hold(const LogEntry& entry) const {
   return entry.payload_bytes <= region_bytes_ && fits(Region{}, entry);
 }
 
-std::optional<RecordPlace> RegionTable::place(const LogEntry& entry, std::optional<uint32_t>& ret_closed) {
+std::optional<RecordPlace> RegionTable::place(const LogEntry& entry, bool may_take_last,
+                                              std::optional<uint32_t>& ret_closed) {
   if (open_ && !fits(regions_[*open_], entry)) ret_closed = close_open();
   if (!open_) {
-    if (clean_.empty()) return std::nullopt;
+    if (clean_.size() <= (may_take_last ? 0 : 1)) return std::nullopt;
     open_ = clean_.front();
     clean_.pop_front();
     regions_[*open_].state = RegionState::kOpen;

@@ -4,8 +4,8 @@
 //
 //   FRESH --prepare--> CLEAN --open--> OPEN --full--> CLOSED --give up--> PREPARING --> CLEAN
 //
-// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN ones have a header on the
-// device, with their next sequence. At most one is OPEN.
+// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN ones have a header on
+// the device, with their next sequence. At most one is OPEN.
 //
 // Not thread-safe: FileTier holds its lock.
 #pragma once
@@ -30,10 +30,10 @@ enum class RegionState : uint8_t { kFresh, kPreparing, kClean, kOpen, kClosed };
 struct Region {
   RegionState state = RegionState::kFresh;
   uint64_t sequence = 0;
-  uint64_t end = kLogBlock;    // where the next record goes
-  uint64_t footer_bytes = 0;   // of the entries so far
-  uint32_t writes = 0;         // under way
-  uint32_t reads = 0;          // under way; the region is not given up before they are done
+  uint64_t end = kLogBlock;   // where the next record goes
+  uint64_t footer_bytes = 0;  // of the entries so far
+  uint32_t writes = 0;        // under way
+  uint32_t reads = 0;         // under way; the region is not given up before they are done
   bool has_footer = false;
   std::vector<LogEntry> entries;  // whose records are on the device, in the order in which they were written
 };
@@ -64,8 +64,9 @@ class RegionTable {
   // Of any record: that it fits into an empty region.
   bool can_hold(const LogEntry& entry) const;
   // Room for the record in the open region; opens a clean one when that is full, and says which region is complete now.
-  // Nothing: there is no clean region. The place counts as a write under way.
-  std::optional<RecordPlace> place(const LogEntry& entry, std::optional<uint32_t>& ret_closed);
+  // Nothing: there is no clean region. The place counts as a write under way. `may_take_last`: of the clean regions; the
+  // last is for records that are moved, so that what was used lately finds room while new records wait.
+  std::optional<RecordPlace> place(const LogEntry& entry, bool may_take_last, std::optional<uint32_t>& ret_closed);
   // Ends the open region early, as its device takes no more.
   std::optional<uint32_t> close_open();
 

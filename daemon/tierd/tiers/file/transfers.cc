@@ -189,7 +189,9 @@ int Transfers::move(Transfer& transfer, bool is_write) const {
 void Transfers::run_reader() {
   block_signals();
   std::unique_lock lock(mutex_);
-  const auto has_write = [&] { return !has_ring_ && !writes_.empty() && may_write_more(lock, writes_.front().bytes()); };
+  const auto has_write = [&] {
+    return !has_ring_ && !writes_.empty() && may_write_more(lock, writes_.front().bytes());
+  };
   for (;;) {
     work_.wait(lock, [&] { return is_stopping_ || !reads_.empty() || has_write(); });
     if (is_stopping_) return;

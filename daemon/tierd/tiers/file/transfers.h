@@ -1,11 +1,13 @@
 // Transfers between memory and the log: reads by threads, writes by io_uring, and callbacks when they are done.
 //
-// Why reads are no requests of io_uring: the kernel lets a process end while such requests are under way, and then a device may
-// still write into memory that they named. That memory is a page of the pool, and marud gives it to another client once this
-// process is gone. A thread that reads with O_DIRECT waits inside the kernel, where no signal reaches it, so the process is not
-// gone before the device has answered. A late write only reads memory: what it writes then does not verify, which is a miss.
+// Why reads are no requests of io_uring: the kernel lets a process end while such requests are under way, and then a device
+// may still write into memory that they named. That memory is a page of the pool, and marud gives it to another client once
+// this process is gone. A thread that reads with O_DIRECT waits inside the kernel, where no signal reaches it, so the
+// process is not gone before the device has answered. A late write only reads memory: what it writes then does not verify,
+// which is a miss.
 //
-// Reads go before writes: at most `write_bytes` of writes are under way, and `write_bytes_beside_reads` while reads wait or run.
+// Reads go before writes: at most `write_bytes` of writes are under way, and `write_bytes_beside_reads` while reads wait or
+// run.
 //
 // Threads: any thread starts transfers. Callbacks come from threads of this class, with none of its locks held.
 #pragma once

@@ -1,0 +1,340 @@
+#include "daemon/tierd/tiers/resp_tier.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <sys/time.h>
+#include <vector>
+
+namespace maru::tierd {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPauseMin{100}, kPauseMax{5000};
+constexpr size_t kRequestsMax = 1024;
+
+timeval as_timeval(uint32_t ms) { return {time_t(ms / 1000), suseconds_t(ms % 1000) * 1000}; }
+
+std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
+
+}  // namespace
+
+struct RespTier::Operation {
+  maru_tier_request request = {};
+  std::string key;
+  Clock::time_point deadline;
+  RespHead head;
+  bool has_head = false;
+  size_t answers_left = 0;  // to commands that were sent
+  uint64_t next_chunk = 0;  // of a load: whose answer comes next
+  int result = 0;
+};
+
+void RespTier::CloseContext::operator()(redisContext* context) const { redisFree(context); }
+
+RespTier::RespTier(const RespWish& wish) : wish_(wish) {}
+
+Result<std::unique_ptr<RespTier>> RespTier::open(const RespWish& wish) {
+  std::unique_ptr<RespTier> tier(new RespTier(wish));
+  tier->wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!tier->wake_.is_open() || !tier->completions_.is_open())
+    return failure(EMFILE, "make a descriptor; raise the limit of open files");
+  if (auto connected = tier->connect(); !connected && connected.error().code != ENOTCONN)
+    return tl::unexpected(connected.error());
+  tier->thread_ = std::thread([raw = tier.get()] { raw->run(); });
+  return tier;
+}
+
+RespTier::~RespTier() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+// -- the connection ------------------------------------------------------------------------------------------------------
+
+Result<void> RespTier::command(std::initializer_list<std::string> words) {
+  std::vector<const char*> texts;
+  std::vector<size_t> lengths;
+  for (const std::string& word : words) texts.push_back(word.data()), lengths.push_back(word.size());
+  auto* const reply =
+      static_cast<redisReply*>(redisCommandArgv(context_.get(), int(texts.size()), texts.data(), lengths.data()));
+  if (!reply) return failure(ENOTCONN, std::string("speak to the server: ") + context_->errstr);
+  const std::string answer(text_of(*reply));
+  const bool is_refused = reply->type == REDIS_REPLY_ERROR;
+  freeReplyObject(reply);
+  if (is_refused)
+    return failure(EACCES, "log in by " + *words.begin() + ": the server says \"" + answer +
+                               "\"; correct user, password or database");
+  return {};
+}
+
+Result<void> RespTier::connect() {
+  const timeval patience = as_timeval(wish_.connect_timeout_ms);
+  const std::string where =
+      wish_.socket_path.empty() ? wish_.host + ":" + std::to_string(wish_.port) : wish_.socket_path;
+  context_.reset(wish_.socket_path.empty() ? redisConnectWithTimeout(wish_.host.c_str(), wish_.port, patience)
+                                           : redisConnectUnixWithTimeout(wish_.socket_path.c_str(), patience));
+  const auto fail = [&](Error error) -> Result<void> {
+    context_.reset();
+    const std::lock_guard lock(mutex_);
+    trouble_ = where + ": " + error.doing;
+    return tl::unexpected(Error{error.code, trouble_});
+  };
+  if (!context_ || context_->err) return fail({ENOTCONN, context_ ? context_->errstr : "no memory"});
+  redisSetTimeout(context_.get(), patience);
+  if (!wish_.password.empty()) {
+    auto known = wish_.user.empty() ? command({"AUTH", wish_.password}) : command({"AUTH", wish_.user, wish_.password});
+    if (!known) return fail(known.error());
+  }
+  if (wish_.database != 0)
+    if (auto chosen = command({"SELECT", std::to_string(wish_.database)}); !chosen) return fail(chosen.error());
+  if (auto heard = command({"PING"}); !heard) return fail(heard.error());
+  // From here on many commands are under way, and the thread waits in poll().
+  context_->flags &= ~REDIS_BLOCK;
+  ::fcntl(context_->fd, F_SETFL, ::fcntl(context_->fd, F_GETFL) | O_NONBLOCK);
+  pause_ = kPauseMin;
+  const std::lock_guard lock(mutex_);
+  trouble_.clear();
+  return {};
+}
+
+void RespTier::lose(int code, const std::string& why) {
+  context_.reset();
+  next_connect_ = Clock::now() + pause_;
+  pause_ = std::min(pause_ * 2, kPauseMax);
+  {
+    const std::lock_guard lock(mutex_);
+    trouble_ = why;
+  }
+  for (auto& operation : std::exchange(waiting_, {})) end(*operation, code);
+}
+
+void RespTier::run() {
+  for (;;) {
+    std::deque<maru_tier_request> fresh;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_stopping_) return;
+      fresh = std::exchange(queue_, {});
+    }
+    if (!context_ && Clock::now() >= next_connect_) {
+      if (auto connected = connect(); !connected) lose(-ENOTCONN, connected.error().doing);
+    }
+    for (const maru_tier_request& request : fresh) {
+      auto operation = std::make_unique<Operation>();
+      operation->request = request;
+      operation->key.assign(static_cast<const char*>(request.key), request.key_bytes);
+      operation->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
+      begin(std::move(operation));
+    }
+    if (context_ && !exchange()) lose(-EIO, std::string("the connection broke: ") + context_->errstr);
+    if (context_ && !waiting_.empty() && waiting_.front()->deadline < Clock::now())
+      lose(-ETIMEDOUT, "the server did not answer in time");
+    std::array<pollfd, 2> wait = {pollfd{wake_.get(), POLLIN, 0}, pollfd{context_ ? context_->fd : -1, POLLIN, 0}};
+    if (context_ && sdslen(context_->obuf) > 0) wait[1].events |= POLLOUT;
+    ::poll(wait.data(), wait.size(), context_ && waiting_.empty() ? 1000 : 50);
+    eventfd_t ignored = 0;
+    eventfd_read(wake_.get(), &ignored);
+  }
+}
+
+// Writes and reads as much as goes without waiting.
+bool RespTier::exchange() {
+  int is_written = 0;
+  if (sdslen(context_->obuf) > 0 && redisBufferWrite(context_.get(), &is_written) != REDIS_OK) return false;
+  pollfd readable = {context_->fd, POLLIN, 0};
+  while (::poll(&readable, 1, 0) > 0) {
+    if (redisBufferRead(context_.get()) != REDIS_OK) return false;
+    if (!take_replies()) return false;
+    if (sdslen(context_->obuf) > 0 && redisBufferWrite(context_.get(), &is_written) != REDIS_OK) return false;
+  }
+  return true;
+}
+
+bool RespTier::take_replies() {
+  for (;;) {
+    void* found = nullptr;
+    if (redisGetReplyFromReader(context_.get(), &found) != REDIS_OK) return false;
+    if (!found) return true;
+    const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
+    if (waiting_.empty()) return true;  // an answer that nobody asked for
+    Operation& operation = *waiting_.front();
+    --operation.answers_left;
+    take(operation, *static_cast<redisReply*>(found));
+    if (operation.answers_left > 0) continue;
+    // A load or a deletion has seen its head, and asks on: at the end of the line.
+    auto ended = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (ended->result == 0 && ended->has_head && ended->next_chunk == 0 && ended->request.kind != MARU_TIER_LOOKUP) {
+      ask(*ended);
+      if (ended->answers_left > 0) {
+        waiting_.push_back(std::move(ended));
+        continue;
+      }
+    }
+    end(*ended, ended->result);
+  }
+}
+
+// -- operations ----------------------------------------------------------------------------------------------------------
+
+size_t RespTier::submit(const maru_tier_request* requests, size_t n) {
+  size_t taken = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (; taken < n && requests_under_way_ < kRequestsMax; ++taken) {
+      const uint64_t bytes = requests[taken].payload_bytes;
+      if (bytes_under_way_ > 0 && bytes_under_way_ + bytes > wish_.depth_bytes) break;
+      bytes_under_way_ += bytes;
+      ++requests_under_way_;
+      queue_.push_back(requests[taken]);
+    }
+  }
+  if (taken > 0) eventfd_write(wake_.get(), 1);
+  return taken;
+}
+
+void RespTier::append(std::initializer_list<std::string_view> words) {
+  std::vector<const char*> texts;
+  std::vector<size_t> lengths;
+  for (const std::string_view word : words)
+    if (word.data() != nullptr) texts.push_back(word.data()), lengths.push_back(word.size());
+  redisAppendCommandArgv(context_.get(), int(texts.size()), texts.data(), lengths.data());
+}
+
+void RespTier::begin(std::unique_ptr<Operation> operation) {
+  if (!context_) return end(*operation, -ENOTCONN);
+  const maru_tier_request& request = operation->request;
+  if (request.kind != MARU_TIER_STORE) {
+    const std::string name = resp_head_name(wish_.prefix, operation->key);
+    append({"GET", name});
+    operation->answers_left = 1;
+    waiting_.push_back(std::move(operation));
+    return;
+  }
+  RespHead head = {request.payload_bytes, request.payload_checksum, wish_.chunk_bytes, request.note,
+                   std::string(static_cast<const char*>(request.attributes), request.attributes_bytes)};
+  if (head.chunks() > kRespChunksMax) return end(*operation, -EFBIG);
+  const std::string ttl = std::to_string(wish_.ttl_ms);
+  const auto set = [&](const std::string& name, std::string_view value) {
+    if (wish_.ttl_ms == 0)
+      append({"SET", name, value});
+    else
+      append({"SET", name, value, "PX", ttl});
+    ++operation->answers_left;
+  };
+  const std::string_view payload(static_cast<const char*>(request.payload), request.payload_bytes);
+  for (uint64_t i = 0; i < head.chunks(); ++i)
+    set(resp_chunk_name(wish_.prefix, operation->key, head.payload_checksum, i),
+        payload.substr(i * head.chunk_bytes, head.chunk_bytes));
+  set(resp_head_name(wish_.prefix, operation->key), encode_resp_head(head, operation->key));
+  waiting_.push_back(std::move(operation));
+}
+
+// What follows a head that was found.
+void RespTier::ask(Operation& operation) {
+  const maru_tier_request& request = operation.request;
+  const RespHead& head = operation.head;
+  operation.deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
+  if (request.kind == MARU_TIER_LOAD) {
+    if (head.payload_bytes != request.payload_bytes) return void(operation.result = -ESTALE);
+    if (head.attributes.size() > request.attributes_bytes) return void(operation.result = -ENOBUFS);
+    std::memcpy(request.attributes, head.attributes.data(), head.attributes.size());
+  }
+  operation.next_chunk = 1;  // counted from 1: 0 is the head
+  const char* const verb = request.kind == MARU_TIER_LOAD ? "GET" : "DEL";
+  for (uint64_t i = 0; i < head.chunks(); ++i, ++operation.answers_left) {
+    const std::string name = resp_chunk_name(wish_.prefix, operation.key, head.payload_checksum, i);
+    append({verb, name});
+  }
+  if (request.kind == MARU_TIER_LOAD) return;
+  const std::string name = resp_head_name(wish_.prefix, operation.key);
+  append({verb, name});
+  ++operation.answers_left;
+}
+
+int RespTier::code_of(const redisReply& reply) {
+  const std::string_view text = text_of(reply);
+  if (text.starts_with("OOM")) return -ENOSPC;
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::string(text);
+  if (!text.starts_with("MOVED") && !text.starts_with("ASK")) return -EIO;
+  trouble_ += " (a cluster redirects; name a proxy, or a server without a cluster)";
+  return -EOPNOTSUPP;
+}
+
+void RespTier::take(Operation& operation, const redisReply& reply) {
+  if (reply.type == REDIS_REPLY_ERROR) {
+    operation.result = code_of(reply);
+  } else if (operation.request.kind != MARU_TIER_STORE && !operation.has_head) {
+    if (!take_head(operation, reply)) operation.result = reply.type == REDIS_REPLY_NIL ? -ENOENT : -EBADMSG;
+  } else if (operation.request.kind == MARU_TIER_LOAD) {
+    take_chunk(operation, reply);
+  }
+}
+
+bool RespTier::take_head(Operation& operation, const redisReply& reply) {
+  if (reply.type != REDIS_REPLY_STRING) return false;
+  auto head = decode_resp_head(text_of(reply), operation.key);
+  if (!head) return false;
+  operation.head = std::move(*head);
+  operation.has_head = true;
+  return true;
+}
+
+void RespTier::take_chunk(Operation& operation, const redisReply& reply) {
+  const uint64_t at = (operation.next_chunk++ - 1) * operation.head.chunk_bytes;
+  const uint64_t expected = std::min(operation.head.chunk_bytes, operation.head.payload_bytes - at);
+  if (reply.type != REDIS_REPLY_STRING)
+    operation.result = -ENOENT;  // the server has evicted a part
+  else if (uint64_t(reply.len) != expected)
+    operation.result = -EBADMSG;
+  else if (operation.result == 0)
+    std::memcpy(static_cast<char*>(operation.request.payload) + at, reply.str, expected);
+}
+
+void RespTier::end(Operation& operation, int result) {
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_under_way_ -= operation.request.payload_bytes;
+    --requests_under_way_;
+  }
+  const bool tells = operation.has_head && operation.request.kind != MARU_TIER_DELETE;
+  completions_.put({operation.request.ticket, result, tells ? uint32_t(operation.head.attributes.size()) : 0,
+                    tells ? operation.head.payload_bytes : 0, tells ? operation.head.note : 0});
+}
+
+// -- what it says of itself ----------------------------------------------------------------------------------------------
+
+void RespTier::get_properties(maru_tier_properties& ret_properties) const {
+  ret_properties = {};
+  ret_properties.size = sizeof(ret_properties);
+  ret_properties.capabilities = MARU_TIER_KEEPS | MARU_TIER_SURVIVES | MARU_TIER_SHARED | MARU_TIER_BOUNDS_SELF;
+  ret_properties.depth_bytes = wish_.depth_bytes;
+}
+
+void RespTier::get_usage(maru_tier_usage& ret_usage) {
+  ret_usage = {};
+  ret_usage.size = sizeof(ret_usage);
+  const std::lock_guard lock(mutex_);
+  ret_usage.in_flight = requests_under_way_;
+}
+
+void RespTier::get_health(maru_tier_health& ret_health) {
+  ret_health = {};
+  ret_health.size = sizeof(ret_health);
+  const std::lock_guard lock(mutex_);
+  ret_health.is_ready = trouble_.empty();
+  std::snprintf(ret_health.text, sizeof ret_health.text, "%s", trouble_.c_str());
+}
+
+}  // namespace maru::tierd

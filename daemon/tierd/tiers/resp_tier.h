@@ -1,0 +1,95 @@
+// The tier in a Redis or a Valkey, by the protocol RESP: one connection, many commands under way (libhiredis).
+//
+// A thread of its own owns the connection. When the connection breaks, or an answer does not come in time, all that is under
+// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. The
+// library copies all bytes, so memory of requests is free as soon as they complete.
+//
+// Threads: any thread submits; the rest happens in the tier's own.
+#pragma once
+
+#include "daemon/tierd/tiers/completions.h"
+#include "daemon/tierd/tiers/resp_value.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/result.h"
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+struct redisContext;
+struct redisReply;
+
+namespace maru::tierd {
+
+struct RespWish {
+  std::string host = "127.0.0.1";
+  uint16_t port = 6379;
+  std::string socket_path;  // instead of host and port
+  std::string user, password;
+  uint32_t database = 0;
+  std::string prefix = "maru:";
+  uint64_t ttl_ms = 0;  // 0: the server decides
+  uint32_t connect_timeout_ms = 1000, timeout_ms = 5000;
+  uint64_t chunk_bytes = 64u << 20;
+  uint64_t depth_bytes = 64u << 20;
+};
+
+class RespTier {
+ public:
+  // A server that is not there now may come later. One that refuses the user, the password or the database is an error.
+  static Result<std::unique_ptr<RespTier>> open(const RespWish& wish);
+  ~RespTier();
+  RespTier(const RespTier&) = delete;
+  RespTier& operator=(const RespTier&) = delete;
+
+  Completions& completions() { return completions_; }
+  size_t submit(const maru_tier_request* requests, size_t n);
+  void get_properties(maru_tier_properties& ret_properties) const;
+  void get_usage(maru_tier_usage& ret_usage);
+  void get_health(maru_tier_health& ret_health);
+
+ private:
+  struct Operation;  // a request, and the answers that it waits for
+  struct CloseContext {
+    void operator()(redisContext* context) const;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  explicit RespTier(const RespWish& wish);
+  Result<void> connect();
+  Result<void> command(std::initializer_list<std::string> words);
+  void run();
+  void begin(std::unique_ptr<Operation> operation);
+  void ask(Operation& operation);
+  void append(std::initializer_list<std::string_view> words);
+  bool exchange();  // false: the connection is over
+  bool take_replies();
+  void take(Operation& operation, const redisReply& reply);
+  bool take_head(Operation& operation, const redisReply& reply);
+  void take_chunk(Operation& operation, const redisReply& reply);
+  void end(Operation& operation, int result);
+  void lose(int code, const std::string& why);
+  int code_of(const redisReply& reply);
+
+  const RespWish wish_;
+  Completions completions_;
+  FileDescriptor wake_;
+  std::thread thread_;
+
+  std::mutex mutex_;  // of the next five
+  std::deque<maru_tier_request> queue_;
+  uint64_t bytes_under_way_ = 0, requests_under_way_ = 0;
+  std::string trouble_ = "not connected yet";
+  bool is_stopping_ = false;
+
+  // The thread's.
+  std::unique_ptr<redisContext, CloseContext> context_;
+  std::deque<std::unique_ptr<Operation>> waiting_;  // in the order of their answers
+  Clock::time_point next_connect_ = {};
+  std::chrono::milliseconds pause_{100};
+};
+
+}  // namespace maru::tierd

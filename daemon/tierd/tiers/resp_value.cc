@@ -1,0 +1,70 @@
+#include "daemon/tierd/tiers/resp_value.h"
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace maru::tierd {
+
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '1'};
+
+struct Fixed {
+  std::array<char, 8> magic;
+  uint64_t payload_bytes, payload_checksum, chunk_bytes, note;
+  uint32_t key_bytes, attributes_bytes;
+  uint64_t checksum;  // of all, with this field 0
+};
+static_assert(sizeof(Fixed) == 56 && std::has_unique_object_representations_v<Fixed>);
+
+}  // namespace
+
+std::string resp_head_name(std::string_view prefix, std::string_view key) {
+  return std::string(prefix) + "h" + std::string(key);
+}
+
+std::string resp_chunk_name(std::string_view prefix, std::string_view key, uint64_t checksum, uint64_t chunk) {
+  std::string name(prefix);
+  name += 'c';
+  for (const uint64_t number : {checksum, chunk})
+    for (int shift = 0; shift < 64; shift += 8) name += char(number >> shift);
+  return name.append(key);
+}
+
+std::string encode_resp_head(const RespHead& head, std::string_view key) {
+  Fixed fixed = {kMagic,
+                 head.payload_bytes,
+                 head.payload_checksum,
+                 head.chunk_bytes,
+                 head.note,
+                 uint32_t(key.size()),
+                 uint32_t(head.attributes.size()),
+                 0};
+  std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof fixed);
+  bytes.append(key).append(head.attributes);
+  fixed.checksum = XXH3_64bits(bytes.data(), bytes.size());
+  std::memcpy(bytes.data(), &fixed, sizeof fixed);
+  return bytes;
+}
+
+std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_view key) {
+  Fixed fixed;
+  if (bytes.size() < sizeof fixed) return std::nullopt;
+  std::memcpy(&fixed, bytes.data(), sizeof fixed);
+  if (fixed.magic != kMagic || fixed.key_bytes != key.size() ||
+      bytes.size() != sizeof fixed + uint64_t(fixed.key_bytes) + fixed.attributes_bytes ||
+      bytes.substr(sizeof fixed, key.size()) != key)
+    return std::nullopt;
+  std::string copy(bytes);
+  std::memset(copy.data() + offsetof(Fixed, checksum), 0, sizeof fixed.checksum);
+  if (XXH3_64bits(copy.data(), copy.size()) != fixed.checksum) return std::nullopt;
+  RespHead head = {fixed.payload_bytes, fixed.payload_checksum, fixed.chunk_bytes, fixed.note,
+                   std::string(bytes.substr(sizeof fixed + key.size()))};
+  if (head.payload_bytes > 0 && (head.chunk_bytes == 0 || head.chunks() > kRespChunksMax)) return std::nullopt;
+  return head;
+}
+
+}  // namespace maru::tierd

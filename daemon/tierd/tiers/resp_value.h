@@ -1,0 +1,36 @@
+// How an entry lies in a Redis or a Valkey: a head, which proves itself, and the payload in chunks that are named for its
+// checksum.
+//
+//   PREFIX h KEY                 -> head: numbers, key, attributes
+//   PREFIX c CHECKSUM i KEY      -> chunk i of the payload with this checksum
+//
+// The chunks are written before the head, so a head whose chunks are not all there is one whose chunks the server has
+// evicted: the entry is absent. Two hosts that store one key at a time write different chunks, or the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace maru::tierd {
+
+struct RespHead {
+  uint64_t payload_bytes = 0;
+  uint64_t payload_checksum = 0;
+  uint64_t chunk_bytes = 0;
+  uint64_t note = 0;
+  std::string attributes;
+
+  uint64_t chunks() const { return chunk_bytes == 0 ? 0 : (payload_bytes + chunk_bytes - 1) / chunk_bytes; }
+};
+
+inline constexpr uint64_t kRespChunksMax = 1u << 16;
+
+std::string resp_head_name(std::string_view prefix, std::string_view key);
+std::string resp_chunk_name(std::string_view prefix, std::string_view key, uint64_t checksum, uint64_t chunk);
+std::string encode_resp_head(const RespHead& head, std::string_view key);
+// Nothing: these bytes are no head of this key.
+std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_view key);
+
+}  // namespace maru::tierd

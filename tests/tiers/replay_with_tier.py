@@ -1,0 +1,91 @@
+"""A replay of the conversation trace with a pool of 5 % of its distinct blocks and a file tier that holds all: the pool and the
+tier together find what a cache without limit finds, and every byte is right. The same replay without the tier finds less."""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+from with_marud import Marud, listens_on  # noqa: E402
+
+import socket  # noqa: E402
+
+CONFIG = """
+[pool]
+socket = "{directory}/marud.sock"
+[store]
+pins_percent = 10
+[prefetch]
+socket = "{directory}/tier.sock"
+held_percent = 30
+[[tier]]
+name = "disk"
+kind = "file"
+[tier.options]
+path = "{directory}"
+capacity = "4GiB"
+"""
+PATIENCE = 60
+
+
+def replay(arguments, marud, *more):
+    run = subprocess.run([arguments.replay, "--trace", arguments.trace, "--payload", "3500", "--clients", "4", "--json",
+                          "--compute-us", str(arguments.compute_us), "--requests", str(arguments.requests), "--no-progress",
+                          *more], env=marud.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=900)
+    if run.returncode != 0:
+        raise SystemExit(f"maru-replay ended with {run.returncode}: {run.stderr}{run.stdout}")
+    return json.loads(run.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("--marud", "--replay", "--tierd", "--trace"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--size", default="24MiB")
+    parser.add_argument("--compute-us", type=int, default=300, help="of an engine, for each block")
+    arguments = parser.parse_args()
+    shape = dict(size=arguments.size, page_bytes="4KiB", region_bytes="512KiB", more="high_watermark = 1")
+    with Marud(arguments.marud, **shape) as marud:
+        alone = replay(arguments, marud)
+    with Marud(arguments.marud, **shape) as marud:
+        folder = pathlib.Path(marud.directory.name)
+        config = folder / "tierd.toml"
+        config.write_text(CONFIG.format(directory=folder))
+        with open(folder / "tierd.log", "ab") as log:
+            tierd = subprocess.Popen([arguments.tierd, "--config", config], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not listens_on(folder / "tier.sock", socket.SOCK_STREAM):
+                if tierd.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("maru-tierd did not start:\n" + (folder / "tierd.log").read_text())
+                time.sleep(0.01)
+            both = replay(arguments, marud, "--tier", str(folder / "tier.sock"))
+        finally:
+            tierd.terminate()
+            status = tierd.wait(timeout=PATIENCE)
+    pool_share = both["pool"]["blocks"] / both["trace"]["distinct_blocks"]
+    print(f"pool {100 * pool_share:.1f} % of the distinct blocks; found: pool alone {100 * alone['hit_ratio']:.2f} %, with the "
+          f"tier {100 * both['hit_ratio']:.2f} % ({both['tier_blocks']} loaded), without limit "
+          f"{100 * both['limitless_hit_ratio']:.2f} %; wrong bytes {both['wrong_bytes']}")
+    wrong = []
+    if both["wrong_bytes"] or alone["wrong_bytes"]:
+        wrong.append("wrong bytes were read")
+    if both["tier_failures"]:
+        wrong.append(f"the tier left {both['tier_failures']} requests without an answer")
+    # What the tier has not written before the pool evicts it is missing, and of two clients with one prefix both compute it.
+    if both["hit_ratio"] < 0.95 * both["limitless_hit_ratio"]:
+        wrong.append("pool and tier find less than a cache without limit")
+    if both["hit_ratio"] <= alone["hit_ratio"]:
+        wrong.append("the tier adds nothing")
+    if status != 0:
+        wrong.append(f"maru-tierd ended with {status}")
+    for line in wrong:
+        print(line)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+// The tier in Redis when the server goes away, stands still, is full, or knows nobody.
+#include "tests/support/temporary_directory.h"
+#include "tests/tiers/redis_process.h"
+#include "tests/tiers/tier_user.h"
+
+#include <csignal>
+
+namespace maru::test {
+namespace {
+
+class Resp : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisProcess::is_installed()) GTEST_SKIP() << "there is no redis-server";
+  }
+  void start(std::vector<std::string> more = {}) {
+    redis_ = std::make_unique<RedisProcess>(directory_.path(), std::move(more));
+  }
+  tierd::TierOptions options(tierd::TierOptions more = {}) {
+    more.emplace_back("socket", redis_->socket_path());
+    return more;
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<RedisProcess> redis_;
+};
+
+TEST_F(Resp, ItComesBackAfterTheServerHasGone) {
+  start();
+  const auto tier = open_or_throw("resp", options());
+  TierUser user(*tier);
+  const TierEntry entry = {"attributes", std::string(50'000, 'x'), 9};
+  ASSERT_EQ(user.store("key", entry), 0);
+  redis_->kill();
+  EXPECT_LT(user.lookup("key").result, 0);
+  EXPECT_EQ(tier->health().is_ready, 0u);
+  EXPECT_NE(tier->health().text[0], 0);
+  redis_->start();
+  ASSERT_TRUE(wait_until([&] { return user.store("key", entry) == 0; }));
+  EXPECT_EQ(user.load("key"), entry);
+  EXPECT_EQ(tier->health().is_ready, 1u);
+}
+
+TEST_F(Resp, AServerThatStandsStillIsLeftAndComesBack) {
+  start();
+  const auto tier = open_or_throw("resp", options({{"timeout_ms", "100"}, {"connect_timeout_ms", "100"}}));
+  TierUser user(*tier);
+  const TierEntry entry = {"attributes", std::string(50'000, 'x'), 9};
+  ASSERT_EQ(user.store("key", entry), 0);
+  redis_->signal(SIGSTOP);
+  EXPECT_EQ(user.lookup("key").result, -ETIMEDOUT);
+  redis_->signal(SIGCONT);
+  ASSERT_TRUE(wait_until([&] { return user.load("key") == entry; }));
+}
+
+TEST_F(Resp, WrongPasswordsAndUsersAreRefused) {
+  start({"--requirepass", "secret"});
+  const auto refusal = [&](tierd::TierOptions more) {
+    const auto tier = tierd::Tier::open("resp", options(std::move(more)));
+    return tier ? std::string() : tier.error().text();
+  };
+  EXPECT_NE(refusal({{"password", "wrong"}}).find("correct user, password or database"), std::string::npos);
+  EXPECT_NE(refusal({{"user", "nobody"}, {"password", "secret"}}).find("correct user"), std::string::npos);
+  EXPECT_NE(refusal({}).find("NOAUTH"), std::string::npos) << refusal({});
+  EXPECT_EQ(refusal({{"password", "secret"}}), "");
+  EXPECT_EQ(refusal({{"user", "default"}, {"password", "secret"}}), "");
+}
+
+TEST_F(Resp, AFullServerIsAFullTier) {
+  start({"--maxmemory", "3mb", "--maxmemory-policy", "noeviction"});
+  const auto tier = open_or_throw("resp", options());
+  TierUser user(*tier);
+  const TierEntry entry = {"attributes", std::string(400'000, 'x'), 9};
+  int result = 0;
+  for (int i = 0; i < 20 && result == 0; ++i) result = user.store("key " + std::to_string(i), entry);
+  EXPECT_EQ(result, -ENOSPC);
+  EXPECT_EQ(user.load("key 0"), entry);
+}
+
+TEST_F(Resp, AChunkThatTheServerEvictedIsAMiss) {
+  start();
+  const auto tier = open_or_throw("resp", options({{"chunk_bytes", "4096"}, {"ttl_ms", "60000"}}));
+  TierUser user(*tier);
+  const TierEntry entry = {"attributes", std::string(50'000, 'x'), 9};
+  ASSERT_EQ(user.store("key", entry), 0);
+  ASSERT_EQ(user.load("key"), entry);
+  EXPECT_EQ(std::system(("redis-cli -s " + redis_->socket_path() +
+                         " eval \"for _, k in ipairs(redis.call('keys', 'maru:c*')) do redis.call('del', k) break "
+                         "end\" 0 > /dev/null")
+                            .c_str()),
+            0);
+  int result = 0;
+  EXPECT_FALSE(user.load("key", &result));
+  EXPECT_EQ(result, -ENOENT);
+}
+
+}  // namespace
+}  // namespace maru::test
