@@ -141,6 +141,7 @@ void EngineFeed::apply(uint64_t sequence, std::string_view payload, EventList& o
     return;
   }
   batches_.add();
+  health_.clear(part_);
   if (batch->rank) rank_ = batch->rank;
   for (const RouterEvent& event : batch->events) apply_event(event, out);
 }

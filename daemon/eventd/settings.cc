@@ -127,6 +127,74 @@ ZeromqSettings read_zeromq(ConfigTable& table, const std::vector<PoolSettings>& 
   return stream;
 }
 
+// A subject to publish to: parts of letters, digits and signs between points, and no wildcard.
+bool is_subject(const std::string& text) {
+  return !text.empty() && text.size() <= 255 && text.front() != '.' && text.back() != '.' &&
+         text.find("..") == std::string::npos &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f && c != '*' && c != '>'; });
+}
+
+void read_subject(ConfigTable& table, NatsSettings& stream) {
+  if (auto value = table.text("subject")) {
+    stream.subject = *value;
+    if (!is_subject(*value)) table.wrong("subject", "words between points, such as \"maru.events\", without spaces, * and >");
+  }
+  const bool is_dynamo = stream.format == NatsSettings::Format::kDynamo;
+  std::string subject;
+  for (const auto& [key, word] : {std::pair("namespace", "namespace."), std::pair("component", ".component."),
+                                  std::pair("endpoint", ".endpoint.")}) {
+    const auto value = table.text(key);
+    if (value && (!is_dynamo || !is_subject(*value)))
+      table.wrong(key, is_dynamo ? "a word, as Dynamo's deployment has it" : "nothing: it is for format = \"dynamo\"");
+    if (!value && is_dynamo && stream.subject.empty())
+      table.missing(key, "a word, as Dynamo's deployment has it, or the whole subject");
+    subject += word + value.value_or("");
+  }
+  if (stream.subject.empty()) stream.subject = is_dynamo ? subject + ".kv-events" : "maru.events";
+}
+
+void read_jetstream(ConfigTable table, NatsSettings& stream) {
+  stream.jetstream = true;
+  if (auto value = table.text("name")) {
+    if (!is_name(*value) || value->find('.') != std::string::npos) table.wrong("name", "letters, digits, '-' and '_'");
+    stream.jetstream_name = *value;
+  }
+  if (auto value = table.size("bytes")) stream.jetstream_bytes = *value;
+  if (auto value = table.integer("hours", 1, 24 * 365)) stream.jetstream_hours = uint32_t(*value);
+  table.refuse_unknown();
+}
+
+NatsSettings read_nats(ConfigTable& table, const std::vector<PoolSettings>& pools, Settings& settings) {
+  NatsSettings stream;
+  stream.batch_ms = 100;
+  read_stream(table, pools, stream, settings);
+  stream.url = table.text("url").value_or("");
+  if (stream.url.empty())
+    table.missing("url", "the address of a server, such as \"nats://127.0.0.1:4222\"");
+  else if (!stream.url.starts_with("nats://") && !stream.url.starts_with("tls://"))
+    table.wrong("url", "nats://HOST:PORT or tls://HOST:PORT");
+  for (auto [key, path] :
+       {std::pair("credentials_file", &stream.credentials_file), std::pair("token_file", &stream.token_file)})
+    if (auto value = table.text(key)) {
+      if (value->front() != '/') table.wrong(key, "an absolute path");
+      *path = *value;
+    }
+  if (table.one_of("format", {"maru", "dynamo"}).value_or("maru") == "dynamo") stream.format = NatsSettings::Format::kDynamo;
+  read_subject(table, stream);
+  for (auto [key, number] : {std::pair("worker_id", &stream.worker_id), std::pair("publisher_id", &stream.publisher_id)})
+    if (auto value = table.integer(key, 0, INT64_MAX)) *number = uint64_t(*value);
+  if (stream.format == NatsSettings::Format::kDynamo && !table.has("worker_id"))
+    table.missing("worker_id", "the number of the Dynamo worker that the pool's blocks count for");
+  read_rank(table, stream.rank);
+  if (auto value = table.size("buffer_bytes")) {
+    if (*value > 1u << 30) table.wrong("buffer_bytes", "a size of at most \"1GiB\"");
+    stream.buffer_bytes = *value;
+  }
+  if (auto jetstream = table.table("jetstream")) read_jetstream(std::move(*jetstream), stream);
+  table.refuse_unknown();
+  return stream;
+}
+
 // Two streams with one name or at one endpoint.
 void check_differences(const Settings& settings, Problems& problems) {
   std::map<std::string, int> names, endpoints;
@@ -160,6 +228,7 @@ Settings read_settings(ConfigTable& root, Problems& problems) {
   const std::vector<PoolSettings> pools = read_pools(root, problems);
   for (ConfigTable& table : root.tables("zeromq"))
     settings.zeromq.push_back(read_zeromq(table, pools, settings, problems));
+  for (ConfigTable& table : root.tables("nats")) settings.nats.push_back(read_nats(table, pools, settings));
   if (settings.zeromq.empty() && settings.nats.empty() && problems.empty())
     root.missing("zeromq", "a stream at least, [[zeromq]] or [[nats]]");
   check_differences(settings, problems);

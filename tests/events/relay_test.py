@@ -266,7 +266,7 @@ def test_nonsense_of_the_engine(arguments):
         room.engine.store(Chunk(room.rng))
         room.settle(router, in_pool, "the stream goes on")
         assert room.eventd.metric("maru_eventd_relay_bad_total") >= 8
-        assert room.eventd.health()["status"] == "degraded"
+        assert room.eventd.health()["status"] == "healthy", "a batch that can be read was the last"
 
 
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
