@@ -69,7 +69,8 @@ void EventList::stored(const Blocks& blocks, size_t first, size_t count) {
 void EventList::removed(const Blocks& blocks, size_t first, size_t count) {
   if (count == 0) return;
   const auto append = [&](Blocks& to) {
-    for (size_t i = first + count; i-- > first;) to.hashes.push_back(blocks.hashes[i]);  // the last of a prompt goes first
+    for (size_t i = first + count; i-- > first;)
+      to.hashes.push_back(blocks.hashes[i]);  // the last of a prompt goes first
   };
   bytes_ += count * kHashBytes;
   if (!events_.empty()) {

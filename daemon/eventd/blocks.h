@@ -18,8 +18,8 @@ struct Blocks {
   std::string lora_name, cache_salt;
   std::optional<uint64_t> lora_id;      // an engine's own; the 64 bits of a number that may be negative
   std::vector<std::string> extra_keys;  // of an engine's event: one value in MessagePack for each block, or none at all
-  // Of an engine's event, pairs in MessagePack that are passed on as they came: what tells apart blocks under one hash besides the
-  // medium, which removals say, too; and the rest.
+  // Of an engine's event, pairs in MessagePack that are passed on as they came: what tells apart blocks under one hash besides
+  // the medium, which removals say, too; and the rest.
   std::string place, more;
   size_t place_pairs = 0, more_pairs = 0;
 

@@ -1,9 +1,9 @@
-// What one stream has announced: the blocks of all its sources, so that each is announced once and taken back once, however many
-// of its sources, copies and ranks hold it, and so that all can be announced again for who has lost something.
+// What one stream has announced: the blocks of all its sources, so that each is announced once and taken back once, however
+// many of its sources, copies and ranks hold it, and so that all can be announced again for who has lost something.
 //
-// An *item* is what a source reports as one: a block of a pool, with one or more of the engine's blocks in it; or one block of an
-// engine. Invariants: an engine's block (a hash in a medium) is announced exactly while for each of its ranks an item is there
-// that holds it; in the order of the items each block stands behind its parent.
+// An *item* is what a source reports as one: a block of a pool, with one or more of the engine's blocks in it; or one block of
+// an engine. Invariants: an engine's block (a hash in a medium) is announced exactly while for each of its ranks an item is
+// there that holds it; in the order of the items each block stands behind its parent.
 //
 // Thread safety: one thread.
 #pragma once

@@ -7,8 +7,8 @@
 
 namespace maru::eventd {
 
-// "tcp://HOST:PORT", with * for HOST or PORT only when one listens there; "ipc:///absolute/path". What is wrong with it, as what
-// is expected instead; empty: nothing.
+// "tcp://HOST:PORT", with * for HOST or PORT only when one listens there; "ipc:///absolute/path". What is wrong with it, as
+// what is expected instead; empty: nothing.
 std::string endpoint_mistake(std::string_view endpoint, bool listens);
 
 // The topics that a template means: "{pod}" stands for each of the pods, and "{model}" for the model. What is wrong is appended

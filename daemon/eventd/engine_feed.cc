@@ -66,13 +66,14 @@ EngineFeed::EngineFeed(const std::string& stream, const RelaySettings& settings,
       bad_(counters.counter("maru_eventd_relay_bad_total", "Messages of the engine's feed that are no batches.",
                             {{"stream", stream}})),
       gaps_(counters.counter("maru_eventd_relay_gaps_total", "Gaps in the engine's feed.", {{"stream", stream}})),
-      losses_(counters.counter("maru_eventd_relay_losses_total",
-                               "Times that all blocks of the engine were taken back, since some of its events were lost.",
-                               {{"stream", stream}})) {}
+      losses_(
+          counters.counter("maru_eventd_relay_losses_total",
+                           "Times that all blocks of the engine were taken back, since some of its events were lost.",
+                           {{"stream", stream}})) {}
 
 Result<std::unique_ptr<EngineFeed>> EngineFeed::open(const ZmqContext& context, const std::string& stream,
-                                                     const RelaySettings& settings, uint32_t source,
-                                                     Contents& contents, daemon::beside::Counters& counters,
+                                                     const RelaySettings& settings, uint32_t source, Contents& contents,
+                                                     daemon::beside::Counters& counters,
                                                      daemon::beside::Health& health) {
   std::unique_ptr<EngineFeed> feed(new EngineFeed(stream, settings, source, contents, counters, health));
   if (auto opened = feed->open_sockets(context); !opened) return tl::unexpected(opened.error());

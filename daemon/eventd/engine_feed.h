@@ -1,8 +1,8 @@
 // The feed of an engine, which a stream passes on beside what is in pools, so that routers see one worker with all its tiers.
 //
-// What was lost is asked for at the engine's replay socket. What the engine does not keep any more is never guessed: then all that
-// the engine had announced is taken back, and what it announces from then on counts. So routers may believe that the engine has
-// less than it has, and never more.
+// What was lost is asked for at the engine's replay socket. What the engine does not keep any more is never guessed: then all
+// that the engine had announced is taken back, and what it announces from then on counts. So routers may believe that the
+// engine has less than it has, and never more.
 //
 // Thread safety: one thread.
 #pragma once

@@ -1,6 +1,6 @@
-// A bounded queue from threads that follow pools to the one that publishes. A thread that follows waits while the queue is full;
-// meanwhile its ring may be overrun, which the follower notices and answers with a new snapshot. So the queue needs no policy of
-// its own about what to drop.
+// A bounded queue from threads that follow pools to the one that publishes. A thread that follows waits while the queue is
+// full; meanwhile its ring may be overrun, which the follower notices and answers with a new snapshot. So the queue needs no
+// policy of its own about what to drop.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"

@@ -1,5 +1,5 @@
-// The names of media that routers know. A router that meets another name may drop the event, or count the block as one in a GPU's
-// memory, which is worse.
+// The names of media that routers know. A router that meets another name may drop the event, or count the block as one in a
+// GPU's memory, which is worse.
 #pragma once
 
 #include <string>

@@ -72,7 +72,8 @@ struct NatsLink::News {
     News& news = of(closure);
     {
       const std::lock_guard lock(news.mutex);
-      news.error = std::string("JetStream: ") + (error->ErrText && *error->ErrText ? error->ErrText : text_of(error->Err).c_str());
+      news.error = std::string("JetStream: ") +
+                   (error->ErrText && *error->ErrText ? error->ErrText : text_of(error->Err).c_str());
     }
     ++news.not_kept;
     news.ring();
@@ -92,7 +93,8 @@ Result<void> NatsLink::configure() {
   if (!settings_.token_file.empty()) {
     std::ifstream file(settings_.token_file);
     if (!std::getline(file, token_) || token_.empty())
-      return failure(errno == 0 ? EINVAL : errno, "read the token in " + settings_.token_file + " (one line is expected)");
+      return failure(errno == 0 ? EINVAL : errno,
+                     "read the token in " + settings_.token_file + " (one line is expected)");
   }
   natsStatus status = natsOptions_Create(&options_);
   const auto then = [&](natsStatus next) { status = status == NATS_OK ? next : status; };
@@ -201,7 +203,8 @@ bool NatsLink::publish(std::string_view message, const std::string& id) {
     jsPubOptions_Init(&options);
     options.MsgId = id.c_str();
     options.MaxWait = kWriteMs;
-    return js_PublishAsync(jetstream_, settings_.subject.c_str(), message.data(), int(message.size()), &options) == NATS_OK;
+    return js_PublishAsync(jetstream_, settings_.subject.c_str(), message.data(), int(message.size()), &options) ==
+           NATS_OK;
   }
   return natsConnection_Publish(connection_, settings_.subject.c_str(), message.data(), int(message.size())) == NATS_OK;
 }
@@ -228,8 +231,9 @@ NatsLink::State NatsLink::look() {
     const std::string error = news_->error.empty() ? "" : " (" + news_->error + ")";
     // Only a server that refuses makes libnats give up.
     state.trouble = "the server " + settings_.url +
-                    (was_refused_ ? " refuses this program" + error + ". Check credentials_file or token_file, and the "
-                                    "server's users"
+                    (was_refused_ ? " refuses this program" + error +
+                                        ". Check credentials_file or token_file, and the "
+                                        "server's users"
                                   : " does not answer" + error + ". Check that it runs, and its address");
   } else {
     state.trouble = jetstream_trouble_;

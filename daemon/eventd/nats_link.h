@@ -35,10 +35,10 @@ class NatsLink {
 
   struct State {
     bool is_connected = false;
-    bool came_back = false;    // connected for the first time, or again, since the last look
-    bool was_asked = false;    // a subscriber asked for everything since the last look
-    uint64_t not_kept = 0;     // messages that JetStream did not confirm, since the last look
-    std::string trouble;       // why it is not as configured; empty: it is
+    bool came_back = false;  // connected for the first time, or again, since the last look
+    bool was_asked = false;  // a subscriber asked for everything since the last look
+    uint64_t not_kept = 0;   // messages that JetStream did not confirm, since the last look
+    std::string trouble;     // why it is not as configured; empty: it is
   };
   State look();
 

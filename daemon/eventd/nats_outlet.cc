@@ -27,7 +27,8 @@ NatsOutlet::NatsOutlet(const NatsSettings& settings, Sequence sequence, std::uni
       next_event_id_(sequence_.last() + 1),
       link_(std::move(link)),
       health_(health),
-      batches_(counters.counter("maru_eventd_batches_total", "Batches that were published.", {{"stream", settings.name}})),
+      batches_(
+          counters.counter("maru_eventd_batches_total", "Batches that were published.", {{"stream", settings.name}})),
       events_(counters.counter("maru_eventd_events_total", "Events in the batches.", {{"stream", settings.name}})),
       bytes_(counters.counter("maru_eventd_bytes_total", "Bytes of the batches.", {{"stream", settings.name}})),
       dropped_(counters.counter("maru_eventd_dropped_total",
@@ -51,9 +52,9 @@ std::string NatsOutlet::encode(uint64_t sequence, const EventList& events) {
   if (settings_.format == NatsSettings::Format::kMaru)
     return encode_pool_message({settings_.name, sequence, unix_ms()}, events);
   uint64_t left_out = 0;
-  std::string message = encode_dynamo_message({settings_.publisher_id, settings_.worker_id, sequence, unix_ms(),
-                                               settings_.rank, &next_event_id_},
-                                              events, left_out);
+  std::string message = encode_dynamo_message(
+      {settings_.publisher_id, settings_.worker_id, sequence, unix_ms(), settings_.rank, &next_event_id_}, events,
+      left_out);
   left_out_.add(left_out);
   return message;
 }

@@ -1,5 +1,6 @@
-// Publishes a stream's events by NATS. Whenever the server has come back, and whenever something found no room while it was away,
-// everything is announced again. So is it when a message comes to the subject with ".resync" behind it, at most once in a pause.
+// Publishes a stream's events by NATS. Whenever the server has come back, and whenever something found no room while it was
+// away, everything is announced again. So is it when a message comes to the subject with ".resync" behind it, at most once in a
+// pause.
 #pragma once
 
 #include "daemon/beside/counters.h"
@@ -36,8 +37,8 @@ class NatsOutlet : public Outlet {
   uint64_t next_event_id_;
   std::unique_ptr<NatsLink> link_;
   daemon::beside::Health& health_;
-  bool lost_some_ = false;   // all is to be announced when the server is there
-  bool was_asked_ = false;   // all is to be announced when the pause is over
+  bool lost_some_ = false;  // all is to be announced when the server is there
+  bool was_asked_ = false;  // all is to be announced when the pause is over
   Clock::time_point all_due_{};
   daemon::beside::Sample &batches_, &events_, &bytes_, &dropped_, &left_out_;
 };

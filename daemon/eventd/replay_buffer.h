@@ -37,8 +37,8 @@ class ReplayBuffer {
     return batches_.front().sequence <= sequence || batches_.front().sequence <= begin_;
   }
 
-  // Where a replay from `sequence` begins. What is left of batches whose beginning is not kept makes no sense, so those behind it
-  // begin with the end of all that was known where they can.
+  // Where a replay from `sequence` begins. What is left of batches whose beginning is not kept makes no sense, so those behind
+  // it begin with the end of all that was known where they can.
   uint64_t begin_for(uint64_t sequence) const {
     if (batches_.empty() || batches_.front().sequence <= sequence) return sequence;
     return batches_.front().sequence <= begin_ ? begin_ : batches_.front().sequence;

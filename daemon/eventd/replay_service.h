@@ -75,9 +75,9 @@ class ReplayService {
   std::deque<Answer> answers_;
   Clock::time_point all_due_{};  // when everything may be announced again
   Clock::time_point complained_at_{};
-  uint64_t complaints_ = 0;  // that were not logged
-  bool wants_all_ = false;       // somebody asked for what is not kept
-  bool is_announced_ = false;    // by the next call of serve()
+  uint64_t complaints_ = 0;    // that were not logged
+  bool wants_all_ = false;     // somebody asked for what is not kept
+  bool is_announced_ = false;  // by the next call of serve()
   daemon::beside::Sample &requests_, &refused_, &incomplete_, &replayed_;
 };
 

@@ -17,13 +17,15 @@ bool is_name(const std::string& text) {
   constexpr size_t kMost = 63;
   return !text.empty() && text.size() <= kMost && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+                  c == '.';
          });
 }
 
 std::string read_name(ConfigTable& table, const char* key) {
   const auto value = table.text(key);
-  if (value && !is_name(*value)) table.wrong(key, "1 to 63 letters, digits, '-', '_' or '.', and no '.' at the beginning");
+  if (value && !is_name(*value))
+    table.wrong(key, "1 to 63 letters, digits, '-', '_' or '.', and no '.' at the beginning");
   return value.value_or("");
 }
 
@@ -49,7 +51,8 @@ std::vector<PoolSettings> read_pools(ConfigTable& root, Problems& problems) {
   return pools;
 }
 
-void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, StreamSettings& stream, Settings& settings) {
+void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, StreamSettings& stream,
+                 Settings& settings) {
   stream.line = table.line();
   stream.name = read_name(table, "name");
   if (!table.has("name")) table.missing("name", "a name for the stream, which its metrics and its log have");
@@ -57,7 +60,8 @@ void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, Str
   if (table.has("pools")) {
     stream.pools.clear();
     for (const std::string& label : table.texts("pools", "the label of a [[pool]]")) {
-      const auto found = std::find_if(pools.begin(), pools.end(), [&](const auto& pool) { return pool.label == label; });
+      const auto found =
+          std::find_if(pools.begin(), pools.end(), [&](const auto& pool) { return pool.label == label; });
       if (found == pools.end())
         table.wrong("pools", "labels of pools in this file; found none with the label \"" + label + "\"");
       else
@@ -92,7 +96,8 @@ void read_rank(ConfigTable& table, std::optional<int64_t>& rank) {
 RelaySettings read_relay(ConfigTable table) {
   RelaySettings relay;
   relay.endpoint = read_endpoint(table, "endpoint", false);
-  if (!table.has("endpoint")) table.missing("endpoint", "where the engine publishes its events, such as \"tcp://host:5557\"");
+  if (!table.has("endpoint"))
+    table.missing("endpoint", "where the engine publishes its events, such as \"tcp://host:5557\"");
   relay.replay = read_endpoint(table, "replay", false);
   if (auto value = table.text("topic")) relay.topic = *value;
   table.refuse_unknown();
@@ -130,14 +135,16 @@ ZeromqSettings read_zeromq(ConfigTable& table, const std::vector<PoolSettings>& 
 // A subject to publish to: parts of letters, digits and signs between points, and no wildcard.
 bool is_subject(const std::string& text) {
   return !text.empty() && text.size() <= 255 && text.front() != '.' && text.back() != '.' &&
-         text.find("..") == std::string::npos &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f && c != '*' && c != '>'; });
+         text.find("..") == std::string::npos && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return c > ' ' && c < 0x7f && c != '*' && c != '>';
+         });
 }
 
 void read_subject(ConfigTable& table, NatsSettings& stream) {
   if (auto value = table.text("subject")) {
     stream.subject = *value;
-    if (!is_subject(*value)) table.wrong("subject", "words between points, such as \"maru.events\", without spaces, * and >");
+    if (!is_subject(*value))
+      table.wrong("subject", "words between points, such as \"maru.events\", without spaces, * and >");
   }
   const bool is_dynamo = stream.format == NatsSettings::Format::kDynamo;
   std::string subject;
@@ -179,9 +186,11 @@ NatsSettings read_nats(ConfigTable& table, const std::vector<PoolSettings>& pool
       if (value->front() != '/') table.wrong(key, "an absolute path");
       *path = *value;
     }
-  if (table.one_of("format", {"maru", "dynamo"}).value_or("maru") == "dynamo") stream.format = NatsSettings::Format::kDynamo;
+  if (table.one_of("format", {"maru", "dynamo"}).value_or("maru") == "dynamo")
+    stream.format = NatsSettings::Format::kDynamo;
   read_subject(table, stream);
-  for (auto [key, number] : {std::pair("worker_id", &stream.worker_id), std::pair("publisher_id", &stream.publisher_id)})
+  for (auto [key, number] :
+       {std::pair("worker_id", &stream.worker_id), std::pair("publisher_id", &stream.publisher_id)})
     if (auto value = table.integer(key, 0, INT64_MAX)) *number = uint64_t(*value);
   if (stream.format == NatsSettings::Format::kDynamo && !table.has("worker_id"))
     table.missing("worker_id", "the number of the Dynamo worker that the pool's blocks count for");
@@ -198,7 +207,8 @@ NatsSettings read_nats(ConfigTable& table, const std::vector<PoolSettings>& pool
 // Two streams with one name or at one endpoint.
 void check_differences(const Settings& settings, Problems& problems) {
   std::map<std::string, int> names, endpoints;
-  const auto check = [&](std::map<std::string, int>& seen, const std::string& what, const std::string& value, int line) {
+  const auto check = [&](std::map<std::string, int>& seen, const std::string& what, const std::string& value,
+                         int line) {
     if (value.empty() || value.ends_with(":*")) return;
     const auto [before, is_new] = seen.emplace(value, line);
     if (!is_new)

@@ -47,7 +47,8 @@ Result<void> Stream::relay(const MakeFeed& make, Rank rank) {
 
 void Stream::start() {
   for (size_t i = 0; i < settings_.pools.size(); ++i)
-    sources_.push_back(std::make_unique<PoolSource>(uint32_t(i), settings_, settings_.pools[i], letters_, counters_, health_));
+    sources_.push_back(
+        std::make_unique<PoolSource>(uint32_t(i), settings_, settings_.pools[i], letters_, counters_, health_));
   thread_ = std::thread([this] { run(); });
 }
 

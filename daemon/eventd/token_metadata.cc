@@ -66,7 +66,8 @@ bool read_value(MsgpackReader& in, std::string_view key, TokenMetadata& tokens) 
 }
 
 Result<void> check(const TokenMetadata& tokens) {
-  if (tokens.block_size == 0) return wrong("found no block_size, expected 1 to " + std::to_string(TokenMetadata::kBlockSizeMax));
+  if (tokens.block_size == 0)
+    return wrong("found no block_size, expected 1 to " + std::to_string(TokenMetadata::kBlockSizeMax));
   if (tokens.tokens.empty() || tokens.tokens.size() % tokens.block_size != 0)
     return wrong("found " + std::to_string(tokens.tokens.size()) + " tokens, expected a multiple of block_size, " +
                  std::to_string(tokens.block_size));

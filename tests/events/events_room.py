@@ -52,8 +52,8 @@ def free_port():
 
 
 class Eventd:
-    """A maru-eventd with this configuration, which ends when the block does. {socket} is marud's; {NAME} a port, the same for each
-    start."""
+    """A maru-eventd with this configuration, which ends when the block does. {socket} is marud's; {NAME} a port, the same for
+    each start."""
 
     def __init__(self, program, marud, config, folder, **ports):
         self.program = program

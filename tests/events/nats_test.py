@@ -40,7 +40,8 @@ class Server:
 
     def begin(self):
         with open(self.folder / "nats.log", "ab") as log:
-            self.process = subprocess.Popen([SERVER, "-a", "127.0.0.1", "-p", str(self.port), *self.arguments], stdout=log, stderr=log)
+            self.process = subprocess.Popen([SERVER, "-a", "127.0.0.1", "-p", str(self.port), *self.arguments], stdout=log,
+                                            stderr=log)
         until(self.answers, "an answer of nats-server")
 
     def answers(self):
@@ -156,7 +157,8 @@ class PoolIndex:
         if kind == "clear":
             self.index.event({"type": "AllBlocksCleared"})
         elif kind == "remove":
-            self.index.event({"type": "BlockRemoved", "block_hashes": [event["sequence_hash"]], "medium": event["storage_location"]})
+            self.index.event({"type": "BlockRemoved", "block_hashes": [event["sequence_hash"]],
+                              "medium": event["storage_location"]})
         else:
             assert kind == "store" and len(msgpack.packb(event)) < 150, event
             assert isinstance(event["extra_metadata"], dict)
@@ -326,7 +328,8 @@ def test_the_server_stands_still(arguments):
 
 def test_refusals(arguments):
     with NatsRoom(arguments, server=("--auth", "secret-token")) as room:
-        until(lambda: any("refuses this program" in reason for reason in room.eventd.health()["reasons"]), "that the server refuses is said")
+        until(lambda: any("refuses this program" in reason for reason in room.eventd.health()["reasons"]),
+              "that the server refuses is said")
         assert room.eventd.process.poll() is None
         assert any("does not answer" not in reason for reason in room.eventd.health()["reasons"])
 

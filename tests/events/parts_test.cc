@@ -39,8 +39,9 @@ TEST(Msgpack, NumbersAreReadAsTheyWereWritten) {
     EXPECT_EQ(int64_t(read), value);
   }
   // As other writers have them: 8, 16 and 32 bits.
-  for (const auto& [bytes, value] : {std::pair(std::string("\xd0\xff"), -1), std::pair(std::string("\xd1\xff\x00", 3), -256),
-                                     std::pair(std::string("\xd2\xff\xff\xff\xfe"), -2)}) {
+  for (const auto& [bytes, value] :
+       {std::pair(std::string("\xd0\xff"), -1), std::pair(std::string("\xd1\xff\x00", 3), -256),
+        std::pair(std::string("\xd2\xff\xff\xff\xfe"), -2)}) {
     MsgpackReader in(bytes);
     uint64_t read = 0;
     EXPECT_TRUE(in.integer(read));
@@ -49,7 +50,8 @@ TEST(Msgpack, NumbersAreReadAsTheyWereWritten) {
 }
 
 TEST(Msgpack, ALengthThatNothingFollowsIsRefusedAtOnce) {
-  for (const std::string bytes : {"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xc6\xff\xff\xff\xff", "\xdb\xff\xff\xff\xff"}) {
+  for (const std::string bytes :
+       {"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xc6\xff\xff\xff\xff", "\xdb\xff\xff\xff\xff"}) {
     MsgpackReader in(bytes);
     size_t count = 0;
     std::string_view text;
@@ -74,7 +76,8 @@ TEST(Batch, SaysWhatIsWrong) {
   EXPECT_EQ(said("\x91\x01"), "read a batch of events: found an array of 1, expected a time and events");
   EXPECT_EQ(said("\x92\x01\x91\x91\xa5Novel"), "read a batch of events: found an event of an unknown type");
   EXPECT_EQ(said("\x92\x01\x91\x80"), "read a batch of events: found an event without a type");
-  EXPECT_EQ(said("\x92\x01\x91\x92\xac" "BlockRemoved\xa1x"),
+  EXPECT_EQ(said("\x92\x01\x91\x92\xac"
+                 "BlockRemoved\xa1x"),
             "read a batch of events: found another value of block_hashes than expected");
   EXPECT_EQ(said("\x92\xa1x\x90"), "read a batch of events: found a time that is no number");
 }
@@ -227,8 +230,8 @@ TEST(Topics, AreOneForEachPod) {
 TEST(Endpoint, SaysWhatIsExpected) {
   for (const char* good : {"tcp://*:5557", "tcp://127.0.0.1:1", "tcp://[::1]:65535", "ipc:///run/x"})
     EXPECT_EQ(endpoint_mistake(good, true), "") << good;
-  for (const char* bad : {"", "*:5557", "tcp://", "tcp://x", "tcp://x:", "tcp://x:0", "tcp://x:65536", "tcp://:1", "ipc://x",
-                          "inproc://x", "tcp://x:1x", "udp://x:1"})
+  for (const char* bad : {"", "*:5557", "tcp://", "tcp://x", "tcp://x:", "tcp://x:0", "tcp://x:65536", "tcp://:1",
+                          "ipc://x", "inproc://x", "tcp://x:1x", "udp://x:1"})
     EXPECT_NE(endpoint_mistake(bad, true), "") << bad;
   EXPECT_NE(endpoint_mistake("tcp://*:5557", false), "") << "there is no such host";
 }

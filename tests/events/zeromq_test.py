@@ -5,8 +5,8 @@ import pathlib
 import signal
 import tempfile
 
-from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of, msgpack, run_tests,
-                         seeded, until, zmq)
+from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of, msgpack,
+                         run_tests, seeded, until, zmq)
 
 CONFIG = """
 [[pool]]
@@ -289,8 +289,8 @@ def test_hostile_requests(arguments):
         hostile = room.context.socket(zmq.DEALER)
         hostile.linger = 0
         hostile.connect(room.eventd.replay)
-        requests = [[b""], [b"", b""], [b"", b"1234567"], [b"", b"123456789"], [b"", bytes(8), b"more"], [b"x", b"y", b"z", b"w"],
-                    [b"", b"x" * 900], [b"x"] * 9]
+        requests = [[b""], [b"", b""], [b"", b"1234567"], [b"", b"123456789"], [b"", bytes(8), b"more"],
+                    [b"x", b"y", b"z", b"w"], [b"", b"x" * 900], [b"x"] * 9]
         for request in requests:
             hostile.send_multipart(request)
         until(lambda: room.eventd.metric("maru_eventd_replay_refused_total") == len(requests), "they are refused")

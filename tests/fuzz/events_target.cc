@@ -1,6 +1,6 @@
-// Any bytes where maru-eventd reads from outside: a batch of an engine, the frames of its feed, a request for replay, the metadata
-// of a block. Each is read or refused with a reason; what is read goes through the contents of a stream, whose events are
-// written, and read again as they were. The first byte says which.
+// Any bytes where maru-eventd reads from outside: a batch of an engine, the frames of its feed, a request for replay, the
+// metadata of a block. Each is read or refused with a reason; what is read goes through the contents of a stream, whose events
+// are written, and read again as they were. The first byte says which.
 #include "daemon/eventd/contents.h"
 #include "daemon/eventd/engine_feed.h"
 #include "daemon/eventd/msgpack.h"
@@ -44,7 +44,8 @@ void must_go_there_and_back(const EventList& events) {
   must(again.has_value(), "a batch of ours is refused");
   must(again->rank == 3 && again->seconds == 1.5 && again->events.size() == events.events().size(), "another batch");
   for (size_t i = 0; i < again->events.size(); ++i)
-    must(again->events[i].kind == events.events()[i].kind && is_equal(again->events[i].blocks, events.events()[i].blocks),
+    must(again->events[i].kind == events.events()[i].kind &&
+             is_equal(again->events[i].blocks, events.events()[i].blocks),
          "another event");
   uint64_t left_out = 0, event_id = 0;
   encode_dynamo_message({1, 2, 3, 4, 0, &event_id}, events, left_out);
@@ -173,9 +174,12 @@ std::vector<Input> first_inputs() {
   std::string items;
   for (int i = 0; i < 60; ++i) items += char(i * 37 + 4);
   // As engines wrote events before the middle of 2026.
-  const std::string old("\x92\x01\x91\x98\xab" "BlockStored\x91\x01\xc0\x92\x05\x06\x02\xc0\xa3GPU\xc0", 32);
-  return {input_of(kBatch, batch), input_of(kBatch, old), input_of(kFrames, frames), input_of(kMetadata, tokens.encode()),
-          input_of(kItems, items)};
+  const std::string old(
+      "\x92\x01\x91\x98\xab"
+      "BlockStored\x91\x01\xc0\x92\x05\x06\x02\xc0\xa3GPU\xc0",
+      32);
+  return {input_of(kBatch, batch), input_of(kBatch, old), input_of(kFrames, frames),
+          input_of(kMetadata, tokens.encode()), input_of(kItems, items)};
 }
 
 }  // namespace maru::fuzz

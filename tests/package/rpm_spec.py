@@ -7,13 +7,14 @@ import sys
 
 SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
-PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-layout0": "libmaru-layout",
+PACKAGES = {"marud": "marud", "maru-eventd": "maru-eventd", "libmaru0": "libmaru", "libmaru-layout0": "libmaru-layout",
             "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
 PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {
     "dh-sequence-installsysusers": "systemd-rpm-macros", "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
     "libexpected-dev": "expected-devel", "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
     "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",
+    "libnats-dev": "cnats-devel", "libzmq3-dev": "zeromq-devel",
     "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",
 }
@@ -123,11 +124,12 @@ def main():
     wrong += compare_files(spec, root, version)
     wrong += compare_needs(spec, (root / "debian/control").read_text().split("\n\n")[0] + "\nEnd:")
     # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.
-    for line in (root / "debian/marud.install").read_text().splitlines():
+    lists = [root / f"debian/{name}.install" for name in ("marud", "maru-eventd")]
+    for line in [line for listed in lists for line in listed.read_text().splitlines()]:
         source = line.split()[0]
         installed = rf"^install .*\b{re.escape(source)}(/\*)?(\s|$)"
         if not source.startswith("usr/") and not re.search(installed, spec, re.MULTILINE):
-            wrong.append(f"%install of {SPEC} does not install {source}, as debian/marud.install does")
+            wrong.append(f"%install of {SPEC} does not install {source}, as the Debian package does")
     print("\n".join(wrong) or f"{SPEC}: version {version}, files and needs as in Debian's packages")
     return bool(wrong)
 
