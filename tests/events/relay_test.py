@@ -258,7 +258,8 @@ def test_nonsense_of_the_engine(arguments):
         for frames in ([b"x"], [b"", b"1", b"2"], [b"", bytes(8), b""], [b"a", b"b", b"c", b"d", b"e"]):
             room.engine.pub.send_multipart(frames)
         for payload in (b"", b"\xc1", b"\x93\xcb", msgpack.packb([1, [["BlockStored", "x"]], 0]),
-                        msgpack.packb([1, [{"type": 5}], 0]), msgpack.packb([1.0, [{"type": "Novel"}], 0]), b"\xdd\xff\xff\xff\xff", b"\x91" * 1000):
+                        msgpack.packb([1, [{"type": 5}], 0]), msgpack.packb([1.0, [{"type": "Novel"}], 0]),
+                        b"\xdd\xff\xff\xff\xff", b"\x91" * 1000):
             room.engine.pub.send_multipart([b"", struct.pack(">Q", room.engine.sequence), payload])
             room.engine.batches.append((room.engine.sequence, payload))
             room.engine.sequence += 1
