@@ -164,8 +164,8 @@ def test_two_workers_of_one_host(arguments):
         room.client.store(prompt)
         for instance in (1, 2):
             room.indexer.register(room.eventd, instance)
-        until(lambda: all(room.indexer.tokens(prompt_of(prompt), "cpu", instance) == len(prompt_of(prompt)) for instance in (1, 2)),
-              "both have the pool's blocks")
+        until(lambda: all(room.indexer.tokens(prompt_of(prompt), "cpu", instance) == len(prompt_of(prompt))
+                          for instance in (1, 2)), "both have the pool's blocks")
 
 
 def test_engine_and_pool_are_one_worker(arguments):

@@ -21,7 +21,9 @@ except ImportError as missing:
     print(f"skipped: {missing} (Debian: python3-zmq, python3-msgpack)")
     sys.exit(77)
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path += [str(ROOT / "tests/api"), str(ROOT / "python/maru")]
+import token_metadata  # noqa: E402  # as connectors write it
 from with_marud import Marud  # noqa: E402
 
 PATIENCE = int(os.environ.get("MARU_EVENTS_PATIENCE", 120))  # seconds; the machine may be slow
@@ -117,15 +119,6 @@ class Eventd:
         return f"tcp://127.0.0.1:{self.ports['events']}"
 
 
-def tokens_metadata(tokens, hashes, parent=None, **more):
-    about = {"maru": 1, "block_size": BLOCK_TOKENS, "tokens": b"".join(struct.pack("<I", token) for token in tokens)}
-    if hashes is not None:
-        about["hashes"] = b"".join(struct.pack(">Q", one) for one in hashes)
-    if parent is not None:
-        about["parent"] = parent
-    return msgpack.packb({**about, **more})
-
-
 class Chunk:
     """A block of the pool with `blocks` of the engine's, below another chunk or none."""
 
@@ -136,7 +129,8 @@ class Chunk:
         self.hashes = [rng.getrandbits(64) for _ in range(blocks)]
 
     def metadata(self, **more):
-        return tokens_metadata(self.tokens, self.hashes, self.parent.hashes[-1] if self.parent else None, **more)
+        parent = self.parent.hashes[-1] if self.parent else None
+        return token_metadata.encode(self.tokens, BLOCK_TOKENS, **{"hashes": self.hashes, "parent": parent, **more})
 
 
 class Client:
