@@ -1,8 +1,5 @@
 #include "daemon/eventd/blocks.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace maru::eventd {
 namespace {
 
@@ -95,14 +92,9 @@ void EventList::cleared() {
   bytes_ += kEventBytes;
 }
 
-void EventList::append(EventList&& other) {
-  if (events_.empty()) {
-    *this = std::move(other);
-  } else {
-    std::move(other.events_.begin(), other.events_.end(), std::back_inserter(events_));
-    bytes_ += other.bytes_;
-  }
-  other.clear();
+void EventList::append(const RouterEvent& event) {
+  events_.push_back(event);
+  bytes_ += kEventBytes + event.blocks.hashes.size() * kHashBytes + 5 * event.blocks.tokens.size();
 }
 
 }  // namespace maru::eventd

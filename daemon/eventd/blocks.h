@@ -44,7 +44,7 @@ class EventList {
   void stored(const Blocks& blocks, size_t first, size_t count);  // of these blocks, `count` from `first` on
   void removed(const Blocks& blocks, size_t first, size_t count);
   void cleared();
-  void append(EventList&& other);
+  void append(const RouterEvent& event);
 
   bool empty() const { return events_.empty(); }
   const std::vector<RouterEvent>& events() const { return events_; }

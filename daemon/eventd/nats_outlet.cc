@@ -2,6 +2,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/eventd/nats_format.h"
+#include "daemon/eventd/token_metadata.h"
 
 #include <algorithm>
 #include <ctime>
@@ -9,7 +10,11 @@
 namespace maru::eventd {
 namespace {
 
-constexpr int kLookMs = 1000;  // at a server that refuses
+constexpr int kLookMs = 1000;                 // at a server that refuses
+constexpr size_t kBlockBytes = 150;           // of a block in a message, at most, without its texts
+constexpr size_t kMessageBytes = 256u << 10;  // after which a message ends
+// One event is never divided.
+static_assert(EventList::kHashesMax * (kBlockBytes + 2 * TokenMetadata::kTextMax) < 1u << 20);
 
 uint64_t unix_ms() {
   timespec now = {};
@@ -59,7 +64,26 @@ std::string NatsOutlet::encode(uint64_t sequence, const EventList& events) {
   return message;
 }
 
+// A server takes messages of up to 1 MiB, unless it is told otherwise. Blocks take another room here than in the stream's own
+// account of its batches.
 void NatsOutlet::publish(const EventList& events) {
+  EventList part;
+  size_t part_bytes = 0;
+  for (const RouterEvent& event : events.events()) {
+    const size_t each = kBlockBytes + event.blocks.lora_name.size() + event.blocks.cache_salt.size();
+    const size_t bytes = std::max<size_t>(1, event.blocks.hashes.size()) * each;
+    if (!part.empty() && part_bytes + bytes > kMessageBytes) {
+      publish_message(part);
+      part.clear();
+      part_bytes = 0;
+    }
+    part.append(event);
+    part_bytes += bytes;
+  }
+  if (!part.empty()) publish_message(part);
+}
+
+void NatsOutlet::publish_message(const EventList& events) {
   const uint64_t sequence = sequence_.next();
   const std::string message = encode(sequence, events);
   if (message.empty()) return;

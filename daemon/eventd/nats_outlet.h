@@ -30,6 +30,7 @@ class NatsOutlet : public Outlet {
   NatsOutlet(const NatsSettings& settings, Sequence sequence, std::unique_ptr<NatsLink> link,
              daemon::beside::Counters& counters, daemon::beside::Health& health);
   std::string encode(uint64_t sequence, const EventList& events);
+  void publish_message(const EventList& events);
 
   const NatsSettings settings_;
   const std::string part_;  // of the health

@@ -3,13 +3,15 @@ nats_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
 import base64
 import json
 import pathlib
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 
-from events_room import PATIENCE, Chunk, Index, free_port, hashes_of, msgpack, until
+from events_room import PATIENCE, ROOT, Chunk, Index, hashes_of, msgpack, until
+from relay_test import WITH_REPLAY
 from zeromq_test import Room, delete_leaves, main_of
 
 SERVER = shutil.which("nats-server") or "/usr/sbin/nats-server"
@@ -244,6 +246,21 @@ class NatsRoom(Room):
         return nats
 
 
+def test_metrics_are_as_the_page_says(arguments):
+    config = WITH_REPLAY + CONFIG[CONFIG.index("[[nats]]"):].replace('"pool"', '"other"')
+    room = NatsRoom(arguments, config)
+    room.ports += ("engine", "engine_replay")
+    page = (ROOT / "docs/events.md").read_text()
+    described = dict(re.findall(r"^\| `(maru_eventd_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    found = {}
+
+    def is_same():
+        found.update(re.findall(r"^# TYPE (maru_eventd_\w+) (\w+)$", room.eventd.ask("/metrics"), re.MULTILINE))
+        return found == described
+    with room:  # HTTP is answered before the streams begin
+        until(is_same, f"the families of the page, {len(described)} of them")
+
+
 def test_follows_what_comes_and_goes(arguments):
     with NatsRoom(arguments) as room:
         chunks = room.tree(200)
@@ -324,6 +341,15 @@ def test_the_server_stands_still(arguments):
         assert "maru_eventd_batches_total" in room.eventd.ask("/metrics"), "eventd goes on"
         room.server.process.send_signal(signal.SIGCONT)
         room.settles(nats, index, hashes_of(chunks + more), "after it goes on")
+
+
+def test_more_than_a_message_holds(arguments):
+    with NatsRoom(arguments, size="64MiB") as room:
+        chunks = [Chunk(room.rng) for _ in range(12_000)]
+        room.client.store(chunks, nbytes=1, metadata=lambda chunk: b"")
+        nats, index = room.subscriber(), PoolIndex()
+        room.settles(nats, index, {int.from_bytes(chunk.key[-8:], "big") for chunk in chunks}, "in several messages")
+        assert room.eventd.metric("maru_eventd_dropped_total") == 0
 
 
 def test_refusals(arguments):

@@ -125,6 +125,10 @@ TEST(TokenMetadata, SaysWhatIsWrong) {
   wrong.hashes = {1, 2};
   EXPECT_EQ(said(wrong), "read the tokens of a block: found 2 hashes, expected 1");
   wrong = tokens;
+  wrong.hashes = {7};
+  wrong.parent = 7;
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found one hash twice");
+  wrong = tokens;
   wrong.ranks = wrong.rank = 2;
   EXPECT_EQ(said(wrong), "read the tokens of a block: found rank 2 of 2");
   wrong = tokens;
