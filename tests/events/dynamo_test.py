@@ -1,5 +1,6 @@
 """maru-eventd and Dynamo's own indexer (ai-dynamo-runtime, from Python's package index): it is told of endpoints, asked for
-prefixes, and what it answers is compared with the pool, over evictions, restarts and a relay. Skipped (77) without the package.
+prefixes, and what it answers is compared with the pool, over evictions, restarts and a relay. Then the decoders of vLLM and
+SGLang (decoders.py). Skipped (77) without the packages.
 dynamo_test.py --marud M --eventd E --client C --python PYTHON [--seed N] [--only NAME]"""
 import argparse
 import json
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 
-from events_room import BLOCK_TOKENS, PATIENCE, Chunk, free_port, run_tests, until
+from events_room import BLOCK_TOKENS, PATIENCE, Chunk, ask_replay, free_port, hashes_of, run_tests, until
 from relay_test import RelayRoom
 from zeromq_test import CONFIG, Room
 
@@ -189,6 +190,27 @@ def test_engine_and_pool_are_one_worker(arguments):
             indexer.end()
 
 
+def test_decoders_of_engines_read_the_batches(arguments):
+    with Room(arguments) as room, room.subscriber() as router:
+        chunks = chain(room, 20)
+        room.client.store(chunks, metadata=lambda chunk: chunk.metadata(lora="adapter", salt="salt"))
+        router.settles_on(hashes_of(chunks), "blocks")
+        room.client.delete(chunks[10:][::-1])
+        router.settles_on(hashes_of(chunks[:10]), "fewer of them")
+        batches = [payload for _, payload in ask_replay(room.context, room.eventd.replay, 0, True)]
+        decoded = subprocess.run([arguments.python, pathlib.Path(__file__).parent / "decoders.py"], check=True, text=True,
+                                 stdout=subprocess.PIPE, input="".join(batch.hex() + "\n" for batch in batches)).stdout
+        of_vllm, of_sglang = [], []
+        for line in decoded.splitlines():
+            one, other = json.loads(line)
+            of_vllm += one
+            of_sglang += other
+        assert of_vllm == of_sglang
+        stored = [one for event in of_vllm for one in event[0]]
+        assert stored == [one for chunk in chunks for one in chunk.hashes]
+        assert [token for event in of_vllm for token in event[2]] == prompt_of(chunks)
+
+
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
 
 
@@ -199,8 +221,8 @@ def main():
     parser.add_argument("--seed", type=int)
     parser.add_argument("--only")
     arguments = parser.parse_args()
-    if subprocess.run([arguments.python, "-c", "import dynamo.indexer"], capture_output=True).returncode != 0:
-        print(f"skipped: {arguments.python} has no dynamo.indexer (ai-dynamo-runtime)")
+    if subprocess.run([arguments.python, "-c", "import dynamo.indexer, msgspec"], capture_output=True).returncode != 0:
+        print(f"skipped: {arguments.python} lacks dynamo.indexer (ai-dynamo-runtime) or msgspec")
         sys.exit(77)
     run_tests(TESTS, arguments)
 
