@@ -4,6 +4,9 @@
 #include "daemon/eventd/msgpack.h"
 #include "maru/tokens.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace maru::eventd {
 namespace {
 
@@ -56,10 +59,13 @@ size_t blocks_in(const EventList& events) {
 
 // -- Dynamo's ---------------------------------------------------------------------------------------------------------
 
-// The hash of each block's tokens alone, by which the router finds it.
+// The hash of each block's tokens alone, by which the router finds it. A LoRA has another seed, as in Dynamo's
+// compute_block_hash_for_seq().
 std::vector<uint64_t> token_hashes(const Blocks& blocks) {
   std::vector<uint64_t> hashes(blocks.hashes.size());
-  maru_tokens_dynamo(kDynamoSalt, nullptr, blocks.block_size, blocks.tokens.data(), blocks.tokens.size(), hashes.data(),
+  const std::string& lora = blocks.lora_name;
+  const uint64_t salt = kDynamoSalt + (lora.empty() ? 0 : XXH3_64bits(lora.data(), lora.size()));
+  maru_tokens_dynamo(salt, nullptr, blocks.block_size, blocks.tokens.data(), blocks.tokens.size(), hashes.data(),
                      nullptr);
   return hashes;
 }
@@ -118,7 +124,7 @@ void write_router_event(MsgpackWriter& out, const DynamoMessage& message, const 
 bool can_be_hashed(const RouterEvent& event) {
   const Blocks& blocks = event.blocks;
   return event.kind != RouterEvent::Kind::kStored ||
-         (blocks.has_tokens() && blocks.block_size <= MARU_TOKENS_BLOCK_MAX && blocks.lora_name.empty());
+         (blocks.has_tokens() && blocks.block_size <= MARU_TOKENS_BLOCK_MAX && blocks.cache_salt.empty());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-"""Everything dies at random while blocks come and go, and routers end with exactly what the pool has: marud, maru-eventd and
-clients killed, eventd stopped for a while, routers that leave and come back. One router reads as llm-d does.
+"""Everything dies at random while blocks come and go, and routers end with exactly what the pool has: marud, maru-eventd
+and clients are killed, eventd is stopped for a while, routers leave and come back. One router reads as llm-d does.
 chaos_test.py --marud M --eventd E --client C [--seed N]"""
 import signal
 
@@ -10,8 +10,8 @@ STEPS = 40
 
 
 class LlmdIndex:
-    """What llm-d's router makes of batches, by its rules of acceptance: a tag that it does not know loses the batch, a block under
-    a parent that it does not know is skipped, and a block stays until it was removed as often as it was stored."""
+    """What llm-d's router makes of batches, by its rules of acceptance: a tag that it does not know loses the batch, a block
+    under a parent that it does not know is skipped, and a block stays until it was removed as often as it was stored."""
 
     def __init__(self):
         self.counts = {}  # (hash, tier) -> how often it was stored
@@ -47,6 +47,7 @@ class Chaos:
     def __init__(self, room):
         self.room, self.rng = room, room.rng
         self.chunks = []  # as far as is known
+        self.keeper = Client(room.arguments.client, room.marud)  # has the pool's memory while marud and the other are dead
         self.routers = [room.subscriber(), room.subscriber(replay=room.eventd.old_replay, with_topic=False), room.subscriber()]
         self.routers[2].index = LlmdIndex()
 
@@ -101,6 +102,7 @@ class Chaos:
     def close(self):
         for router in self.routers:
             router.close()
+        self.keeper.__exit__()
 
 
 def test_whatever_dies(arguments):

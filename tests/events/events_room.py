@@ -137,8 +137,18 @@ class Client:
     """A process that stores and deletes."""
 
     def __init__(self, program, marud):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, "MARU_SOCKET": str(marud.socket)})
+        self.program, self.marud = program, marud
+        until(self.attaches, "an attached client")
+
+    def attaches(self):
+        """Whether a new process answers; marud may not be there yet."""
+        self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, "MARU_SOCKET": str(self.marud.socket)})
+        try:
+            return bool(self.ask(["exists " + "00" * 32]))
+        except (ValueError, BrokenPipeError):
+            self.kill()
+            return False
 
     def __enter__(self):
         return self

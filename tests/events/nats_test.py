@@ -283,13 +283,18 @@ def test_dynamos_envelope(arguments):
         known = [Chunk(room.rng), Chunk(room.rng)]
         known[0].tokens, known[1].tokens, known[1].parent = [1, 2, 3, 4], [5, 6, 7, 8], known[0]
         room.client.store(chunks + known)
-        alone = Chunk(room.rng)
+        alone, salted, adapted = Chunk(room.rng), Chunk(room.rng), Chunk(room.rng)
         room.client.store([alone], metadata=lambda chunk: b"")
+        room.client.store([salted], metadata=lambda chunk: chunk.metadata(salt="s"))
+        adapted.tokens = [1, 2, 3, 4]
+        room.client.store([adapted], metadata=lambda chunk: chunk.metadata(lora="adapter"))
+        known.append(adapted)
         nats, index = room.subscriber("namespace.ns.component.backend.endpoint.generate.kv-events"), DynamoIndex()
-        room.settles(nats, index, hashes_of(chunks + known), "the snapshot, without the block that has no tokens")
+        room.settles(nats, index, hashes_of(chunks + known), "the snapshot, without the two that have no tokens or a salt")
         assert index.blocks[known[0].hashes[0]] == (None, 14643705804678351452)
+        assert index.blocks[adapted.hashes[0]] == (None, 5402321046179341001), "as Dynamo 1.6.1 has it for this LoRA"
         assert index.blocks[known[1].hashes[0]] == (known[0].hashes[0], 16777012769546811212)
-        until(lambda: room.eventd.metric("maru_eventd_left_out_total") >= 1, "it is counted")
+        until(lambda: room.eventd.metric("maru_eventd_left_out_total") >= 2, "they are counted")
         chunks = delete_leaves(room, chunks, 10)
         room.settles(nats, index, hashes_of(chunks + known), "removals")
 
