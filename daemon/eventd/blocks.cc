@@ -6,7 +6,7 @@ namespace {
 constexpr size_t kEventBytes = 160;  // names of fields
 constexpr size_t kHashBytes = 9;
 
-// What must be equal for two runs to be one event.
+// Whether two runs may be one event.
 bool is_alike(const Blocks& one, const Blocks& other) {
   return one.block_size == other.block_size && one.has_tokens() == other.has_tokens() && one.medium == other.medium &&
          one.lora_name == other.lora_name && one.cache_salt == other.cache_salt && one.lora_id == other.lora_id &&

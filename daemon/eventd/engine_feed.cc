@@ -13,7 +13,7 @@ constexpr size_t kWaitingMax = 10'000;  // batches that come while a replay is u
 constexpr size_t kWaitingBytesMax = 64u << 20;
 constexpr size_t kMessagesAtOnce = 64;
 constexpr std::chrono::seconds kComplaintPause{10};
-constexpr size_t kEventBytesMax = 128u << 10;  // after which what has gathered may be published
+constexpr size_t kEventBytesMax = 128u << 10;  // after which the gathered events may be published
 
 // One block of an event, as an item of its own: the engine takes back one after the other.
 Item item_of(const Blocks& blocks, size_t i) {
@@ -116,7 +116,7 @@ void EngineFeed::complain(const std::string& text) {
   daemon::log_warning("{}: {}", part_, text);
 }
 
-// -- what the engine says ---------------------------------------------------------------------------------------------
+// -- events of the engine ---------------------------------------------------------------------------------------------
 
 void EngineFeed::apply_event(const RouterEvent& event, EventList& out) {
   if (event.kind == RouterEvent::Kind::kCleared) {
@@ -188,7 +188,7 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   apply(message.sequence, message.payload, out);
 }
 
-// What came again and what came meanwhile is one sequence, if nothing is missing. Before the first batch that is there another
+// The replayed batches and the waiting ones are one sequence, if none is missing. Before the first batch that is there another
 // one may be missing when this feed began after the engine: those blocks are not announced.
 void EngineFeed::end_replay(EventList& out) {
   replay_deadline_.reset();

@@ -1,4 +1,4 @@
-// maru-eventd: publishes what is in pools of marud, as it changes, in the formats that routers read.
+// maru-eventd: publishes the contents of pools of marud, as they change, in the formats of routers.
 #include "daemon/base/log.h"
 #include "daemon/beside/program.h"
 #include "daemon/eventd/nats_outlet.h"

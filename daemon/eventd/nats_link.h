@@ -1,4 +1,4 @@
-// A connection to a NATS server, which comes and goes. libnats connects, reconnects, and keeps what is published meanwhile in a
+// A connection to a NATS server, which comes and goes. libnats connects, reconnects, and keeps messages meanwhile in a
 // buffer of bounded size, on threads of its own. With JetStream it also waits for the server's word that a message is kept.
 //
 // Thread safety: one thread calls; the library's threads only leave word in `News`.

@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kRetry{1};
 constexpr std::chrono::milliseconds kWait{1000};
 constexpr std::chrono::seconds kDamagePause{60};  // clients cause these lines
 
-// What an administrator can do about it.
+// The remedy for an administrator.
 const char* advice(int code) {
   switch (code) {
     case ENOENT: return "no such pool, or no marud at this socket; the names of pools are in marud.toml";

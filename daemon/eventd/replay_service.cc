@@ -103,8 +103,8 @@ void ReplayService::take(Frames& frames, const ReplayBuffer& buffer) {
   answers_.push_back(std::move(answer));
 }
 
-// An answer without its beginning would tell of blocks whose parents are unknown, and move the subscriber past what is
-// published now. So it has all that is needed, or nothing.
+// Without its beginning an answer has blocks with unknown parents, and it moves the subscriber past the batches that are being
+// published. So it has all that is needed, or nothing.
 void ReplayService::begin(Answer& answer, const ReplayBuffer& buffer) {
   if (answer.next != kEndSequence && !buffer.reaches_back_to(answer.next)) {
     daemon::log_warning(

@@ -1,6 +1,5 @@
-// What the metadata of a pool's block says of the tokens whose keys and values it holds. Those who store blocks write it, such
-// as the connectors of vLLM and SGLang; docs/events.md describes it. It is a map in MessagePack that begins with the key
-// "maru":
+// The tokens whose keys and values a pool's block holds, in the block's metadata. Programs that store blocks write them, such
+// as the connectors of engines. docs/events.md describes the form: a map in MessagePack that begins with the key "maru":
 //
 //   key           value
 //   maru          1, the version. The first key, so that metadata of other kinds is not taken for this

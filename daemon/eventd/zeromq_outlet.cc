@@ -77,7 +77,7 @@ std::string ZeromqOutlet::replay_endpoint() const { return replays_.empty() ? ""
 void ZeromqOutlet::send(std::string_view topic, std::string_view sequence, const std::string& payload) {
   const std::vector<std::string_view> frames = {topic, sequence, payload};
   if (pub_.send(frames, true)) return;
-  // Those whose queue has room get it; the others lose it.
+  // Subscribers whose queue has room get it; the others lose it.
   stalls_.add();
   pub_.set(ZMQ_XPUB_NODROP, 0);
   pub_.send(frames);

@@ -3,8 +3,7 @@
 //
 // A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time
 // that it begins to lose some is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any
-// more, everything is announced again, which the answer then contains: nothing is known (AllBlocksCleared), and what is there,
-// parents first.
+// more, everything is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
 #pragma once
 
 #include "daemon/beside/counters.h"
@@ -35,7 +34,7 @@ class ZeromqOutlet : public Outlet {
   bool serve() override;
   int wait_ms() override;
 
-  void set_rank(std::optional<int64_t> rank) { rank_ = rank; }  // of the engine whose feed is passed on
+  void set_rank(std::optional<int64_t> rank) { rank_ = rank; }  // as the engine of the relay says
   std::string endpoint() const { return pub_.endpoint(); }
   std::string replay_endpoint() const;
 
