@@ -66,6 +66,7 @@ class Eventd:
                              + config.format(socket=marud.socket, folder=folder, **self.ports))
         self.log = self.folder / "eventd.log"
         self.process = None
+        self.user = None  # that it runs as, instead of the test's own
 
     def __enter__(self):
         self.begin()
@@ -74,7 +75,8 @@ class Eventd:
     def begin(self):
         self.log.touch()
         with open(self.log, "ab", buffering=0) as log:
-            self.process = subprocess.Popen([self.program, "--config", self.path], stdout=log, stderr=log)
+            self.process = subprocess.Popen([self.program, "--config", self.path], stdout=log, stderr=log,
+                                            user=self.user, group=self.user, extra_groups=None if self.user is None else [])
         until(lambda: self.process.poll() is not None or self.answers(), "an answer of eventd")
         assert self.process.poll() is None, self.log.read_text()
 

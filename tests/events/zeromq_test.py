@@ -1,6 +1,7 @@
 """maru-eventd by ZeroMQ: real marud, real clients, subscribers that rebuild the pool's contents from the stream, and the truth
 asked of the pool. zeromq_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
 import argparse
+import os
 import pathlib
 import signal
 import tempfile
@@ -392,6 +393,29 @@ def test_what_is_wrong_is_said(arguments):
         config = CONFIG + 'medium = "CXL"\n'
         with Eventd(arguments.eventd, room.marud, config, tempfile.mkdtemp(dir=room.folder.name)) as odd:
             assert 'found the medium "CXL", which Dynamo drops' in odd.log.read_text()
+
+
+def test_a_user_without_rights(arguments):
+    if os.getuid() != 0:
+        print("skipped: another user takes root")
+        return
+    nobody, somebody = 65534, 65533
+    with Room(arguments, starts=False, more=f"readers = [{somebody}]") as room:
+        for folder in (room.folder.name, room.marud.directory.name):
+            os.chmod(folder, 0o755)
+        eventd = pathlib.Path(room.folder.name) / "maru-eventd"  # where every user may run it
+        eventd.write_bytes(pathlib.Path(arguments.eventd).read_bytes())
+        eventd.chmod(0o755)
+        room.eventd.program, room.eventd.user = eventd, nobody
+        chunks = room.tree(10)
+        room.client.store(chunks)
+        room.eventd.begin()
+        until(lambda: "do not name this program's user" in str(room.eventd.health()["reasons"]), "the missing right is said")
+        room.eventd.kill()
+        room.eventd.user = somebody
+        room.eventd.begin()
+        with room.subscriber() as router:
+            router.settles_on(hashes_of(chunks), "who may read the pool may publish it")
 
 
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]
