@@ -1,13 +1,16 @@
 """maru-eventd by ZeroMQ: real marud, real clients, subscribers that rebuild the pool's contents from the stream, and the truth
 asked of the pool. zeromq_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
 import argparse
+import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import tempfile
 
-from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of, msgpack,
-                         run_tests, seeded, until, zmq)
+from events_room import (BLOCK_TOKENS, ROOT, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of,
+                         msgpack, run_tests, seeded, until, zmq)
 
 CONFIG = """
 [[pool]]
@@ -374,6 +377,28 @@ def test_topics_of_pods(arguments):
         assert first.topics == {b"kv@10.0.0.1:8000@llama"} and second.topics == {b"kv@10.0.0.2:8000@llama"}
         for router in (first, second):
             router.close()
+
+
+def test_the_storage_advisor_of_the_example(arguments):
+    with Room(arguments) as room:
+        trunk = [Chunk(room.rng)]
+        for _ in range(4):
+            trunk.append(Chunk(room.rng, trunk[-1]))
+        others = [Chunk(room.rng) for _ in range(3)]
+        room.client.store(trunk + others)
+        leaves = [Chunk(room.rng, trunk[-1]) for _ in range(10)]
+        room.client.store(leaves)
+        gone = others.pop()
+        room.client.delete([gone])
+        with room.subscriber() as router:
+            router.settles_on(hashes_of(trunk + others + leaves), "blocks")
+        advisor = [sys.executable, ROOT / "docs/examples/events/storage_advisor.py", room.eventd.events, room.eventd.replay]
+        said = json.loads(subprocess.run([*advisor, "--seconds", "6", "--json"], stdout=subprocess.PIPE, check=True).stdout)
+        present = room.truth(trunk + others + leaves)
+        assert said["blocks"] == len(present) and said["orphaned"] == [], said
+        assert said["prompts"] == len(leaves) + len(others)
+        assert set(said["hot"][:5]) == hashes_of(trunk), "below them most came"
+        assert set(said["cold"]) <= hashes_of(others + leaves) and gone.hashes[0] not in said["cold"]
 
 
 def test_what_is_wrong_is_said(arguments):
