@@ -1,4 +1,4 @@
-// What does not work at the moment, by part of the program; /healthcheck tells it, and the service manager's status line.
+// The present troubles of the program, by its parts; /healthcheck tells them, and the service manager's status line.
 // Thread safety: any thread may do everything.
 #pragma once
 

@@ -40,7 +40,7 @@ std::optional<LoopbackAddress> loopback_address(std::string_view text) {
   return std::nullopt;
 }
 
-// A socket that nobody listens on is what an earlier life of the program left.
+// An earlier life of the program left a socket without a listener.
 bool is_abandoned(const sockaddr_un& address) {
   FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   return probe.is_open() && ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&

@@ -20,7 +20,7 @@
 namespace maru::daemon::beside {
 namespace {
 
-constexpr int kStatusMs = 1000;  // between looks at what the service manager is told
+constexpr int kStatusMs = 1000;  // between looks at the status line for the service manager
 
 enum Flag : int { kFlagConfig = 1000, kFlagCheckConfig, kFlagLogLevel, kFlagHelp, kFlagVersion };
 

@@ -1,5 +1,5 @@
 // The life of a program beside marud, which uses pools as any client or follower does: command line, configuration, log, HTTP,
-// signals, and what it tells its service manager. Its main() is a call of run_program().
+// signals, and messages to its service manager. Its main() is a call of run_program().
 //
 //   maru-NAME --config FILE [--check-config] [--log-level LEVEL] | --help | --version
 //
@@ -19,7 +19,7 @@
 
 namespace maru::daemon::beside {
 
-// What a program that runs has of this room. The thread that got it from run_program() calls run(); the rest any thread.
+// This room, for a running program. The thread that got it from run_program() calls run(); the rest any thread.
 class Service {
  public:
   Counters& counters() { return counters_; }
@@ -47,10 +47,10 @@ class Service {
 struct Program {
   const char* name;  // "maru-eventd"
   const char* help;  // the text of --help
-  // Reads the program's tables. What is wrong it says by the table's functions, or appends to `problems`. Keys that it does not
-  // ask for are unknown, and a problem.
+  // Reads the program's tables. It tells of mistakes by the table's functions, or appends them to `problems`. Keys that it does
+  // not ask for are unknown, and a problem.
   std::function<void(ConfigTable& root, std::vector<ConfigProblem>& problems)> read;
-  // Starts what the program has, calls service.run(), and ends what it started. An error is logged and makes the exit status 1.
+  // Starts the program's threads, calls service.run(), and ends them. An error is logged and makes the exit status 1.
   std::function<Result<void>(Service& service)> serve;
 };
 

@@ -1,15 +1,12 @@
 #include "daemon/eventd/blocks.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace maru::eventd {
 namespace {
 
 constexpr size_t kEventBytes = 160;  // names of fields
 constexpr size_t kHashBytes = 9;
 
-// What must be equal for two runs to be one event.
+// Whether two runs may be one event.
 bool is_alike(const Blocks& one, const Blocks& other) {
   return one.block_size == other.block_size && one.has_tokens() == other.has_tokens() && one.medium == other.medium &&
          one.lora_name == other.lora_name && one.cache_salt == other.cache_salt && one.lora_id == other.lora_id &&
@@ -69,7 +66,8 @@ void EventList::stored(const Blocks& blocks, size_t first, size_t count) {
 void EventList::removed(const Blocks& blocks, size_t first, size_t count) {
   if (count == 0) return;
   const auto append = [&](Blocks& to) {
-    for (size_t i = first + count; i-- > first;) to.hashes.push_back(blocks.hashes[i]);  // the last of a prompt goes first
+    for (size_t i = first + count; i-- > first;)
+      to.hashes.push_back(blocks.hashes[i]);  // the last of a prompt goes first
   };
   bytes_ += count * kHashBytes;
   if (!events_.empty()) {
@@ -94,14 +92,9 @@ void EventList::cleared() {
   bytes_ += kEventBytes;
 }
 
-void EventList::append(EventList&& other) {
-  if (events_.empty()) {
-    *this = std::move(other);
-  } else {
-    std::move(other.events_.begin(), other.events_.end(), std::back_inserter(events_));
-    bytes_ += other.bytes_;
-  }
-  other.clear();
+void EventList::append(const RouterEvent& event) {
+  events_.push_back(event);
+  bytes_ += kEventBytes + event.blocks.hashes.size() * kHashBytes + 5 * event.blocks.tokens.size();
 }
 
 }  // namespace maru::eventd

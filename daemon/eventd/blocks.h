@@ -1,4 +1,4 @@
-// What routers know of a store: runs of an engine's blocks of tokens that are there, or are not any more.
+// The words of routers: runs of an engine's blocks of tokens come, and go.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,16 @@ namespace maru::eventd {
 // Blocks of an engine that follow each other in a prompt, each with `block_size` tokens and under its hash of 64 bits.
 struct Blocks {
   std::vector<uint64_t> hashes;
-  std::optional<uint64_t> parent;  // the block before the first one; nothing: a prompt begins with it, or nobody knows
-  std::vector<uint32_t> tokens;    // of all blocks; empty: they are known by their hashes alone
+  std::optional<uint64_t>
+      parent;                    // the block before the first one; nothing: a prompt begins with it, or it is not known
+  std::vector<uint32_t> tokens;  // of all blocks; empty: they are known by their hashes alone
   uint32_t block_size = 0;
   std::string medium;  // where they are: "CPU", "GPU"; empty: not said
   std::string lora_name, cache_salt;
   std::optional<uint64_t> lora_id;      // an engine's own; the 64 bits of a number that may be negative
   std::vector<std::string> extra_keys;  // of an engine's event: one value in MessagePack for each block, or none at all
-  // Of an engine's event, pairs in MessagePack that are passed on as they came: what tells apart blocks under one hash besides the
-  // medium, which removals say, too; and the rest.
+  // Of an engine's event, pairs in MessagePack that are passed on as they came. `place` tells apart blocks under one hash
+  // besides the medium, and removals have it, too; `more` is the rest.
   std::string place, more;
   size_t place_pairs = 0, more_pairs = 0;
 
@@ -44,7 +45,7 @@ class EventList {
   void stored(const Blocks& blocks, size_t first, size_t count);  // of these blocks, `count` from `first` on
   void removed(const Blocks& blocks, size_t first, size_t count);
   void cleared();
-  void append(EventList&& other);
+  void append(const RouterEvent& event);
 
   bool empty() const { return events_.empty(); }
   const std::vector<RouterEvent>& events() const { return events_; }

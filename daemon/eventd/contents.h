@@ -1,9 +1,9 @@
-// What one stream has announced: the blocks of all its sources, so that each is announced once and taken back once, however many
-// of its sources, copies and ranks hold it, and so that all can be announced again for who has lost something.
+// The blocks that one stream has announced, of all its sources. Each block is announced once and taken back once, however many
+// sources, copies and ranks hold it. All of them can be announced again, for subscribers that have lost something.
 //
-// An *item* is what a source reports as one: a block of a pool, with one or more of the engine's blocks in it; or one block of an
-// engine. Invariants: an engine's block (a hash in a medium) is announced exactly while for each of its ranks an item is there
-// that holds it; in the order of the items each block stands behind its parent.
+// An *item* is a block of a pool, with one or more of the engine's blocks in it, or one block of an engine's feed. Invariants:
+// an engine's block (a hash in a medium) is announced exactly while each of its ranks has an item with it; in the order of the
+// items each block stands behind its parent.
 //
 // Thread safety: one thread.
 #pragma once
@@ -85,7 +85,7 @@ class Contents {
   size_t announced_ = 0;
 };
 
-// A hash of the medium and of what else tells apart blocks under one hash.
+// A hash of the medium and of Blocks::place, which tell apart blocks under one hash.
 uint64_t place_of(const Blocks& blocks);
 
 }  // namespace maru::eventd

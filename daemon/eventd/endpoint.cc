@@ -37,8 +37,9 @@ std::string endpoint_mistake(std::string_view endpoint, bool listens) {
     const std::string_view host = colon < kTcp.size() ? "" : endpoint.substr(kTcp.size(), colon - kTcp.size());
     if (!host.empty() && (listens || host != "*") && is_port(endpoint.substr(colon + 1), listens)) return "";
   }
-  return listens ? "an endpoint to listen at, such as \"tcp://*:5557\", \"tcp://127.0.0.1:5557\" or \"ipc:///run/x/events\""
-                 : "an endpoint to connect to, such as \"tcp://host:5557\" or \"ipc:///run/x/events\"";
+  return listens
+             ? "an endpoint to listen at, such as \"tcp://*:5557\", \"tcp://127.0.0.1:5557\" or \"ipc:///run/x/events\""
+             : "an endpoint to connect to, such as \"tcp://host:5557\" or \"ipc:///run/x/events\"";
 }
 
 std::vector<std::string> topics_of(const std::string& text, const std::vector<std::string>& pods,
@@ -62,7 +63,8 @@ std::vector<std::string> topics_of(const std::string& text, const std::vector<st
   if (topics.empty()) topics.push_back(with_model);
   for (const std::string& topic : topics)
     if (topic.starts_with("kv@") && std::count(topic.begin(), topic.end(), '@') != 2) {
-      mistakes.push_back("topic: found \"" + topic + "\", expected three parts, kv@POD@MODEL, as llm-d reads them: a "
+      mistakes.push_back("topic: found \"" + topic +
+                         "\", expected three parts, kv@POD@MODEL, as llm-d reads them: a "
                          "name has no @");
       break;
     }

@@ -7,12 +7,12 @@
 
 namespace maru::eventd {
 
-// "tcp://HOST:PORT", with * for HOST or PORT only when one listens there; "ipc:///absolute/path". What is wrong with it, as what
-// is expected instead; empty: nothing.
+// "tcp://HOST:PORT", with * for HOST or PORT only of a socket that listens; "ipc:///absolute/path". Returns the expected form
+// where the endpoint has another one; empty: it is good.
 std::string endpoint_mistake(std::string_view endpoint, bool listens);
 
-// The topics that a template means: "{pod}" stands for each of the pods, and "{model}" for the model. What is wrong is appended
-// to `mistakes`.
+// The topics that a template means: "{pod}" stands for each of the pods, and "{model}" for the model. Mistakes are
+// appended to `mistakes`.
 std::vector<std::string> topics_of(const std::string& text, const std::vector<std::string>& pods,
                                    const std::string& model, std::vector<std::string>& mistakes);
 

@@ -13,7 +13,7 @@ constexpr size_t kWaitingMax = 10'000;  // batches that come while a replay is u
 constexpr size_t kWaitingBytesMax = 64u << 20;
 constexpr size_t kMessagesAtOnce = 64;
 constexpr std::chrono::seconds kComplaintPause{10};
-constexpr size_t kEventBytesMax = 128u << 10;  // after which what has gathered may be published
+constexpr size_t kEventBytesMax = 128u << 10;  // after which the gathered events may be published
 
 // One block of an event, as an item of its own: the engine takes back one after the other.
 Item item_of(const Blocks& blocks, size_t i) {
@@ -66,13 +66,14 @@ EngineFeed::EngineFeed(const std::string& stream, const RelaySettings& settings,
       bad_(counters.counter("maru_eventd_relay_bad_total", "Messages of the engine's feed that are no batches.",
                             {{"stream", stream}})),
       gaps_(counters.counter("maru_eventd_relay_gaps_total", "Gaps in the engine's feed.", {{"stream", stream}})),
-      losses_(counters.counter("maru_eventd_relay_losses_total",
-                               "Times that all blocks of the engine were taken back, since some of its events were lost.",
-                               {{"stream", stream}})) {}
+      losses_(
+          counters.counter("maru_eventd_relay_losses_total",
+                           "Times that all blocks of the engine were taken back, since some of its events were lost.",
+                           {{"stream", stream}})) {}
 
 Result<std::unique_ptr<EngineFeed>> EngineFeed::open(const ZmqContext& context, const std::string& stream,
-                                                     const RelaySettings& settings, uint32_t source,
-                                                     Contents& contents, daemon::beside::Counters& counters,
+                                                     const RelaySettings& settings, uint32_t source, Contents& contents,
+                                                     daemon::beside::Counters& counters,
                                                      daemon::beside::Health& health) {
   std::unique_ptr<EngineFeed> feed(new EngineFeed(stream, settings, source, contents, counters, health));
   if (auto opened = feed->open_sockets(context); !opened) return tl::unexpected(opened.error());
@@ -115,7 +116,7 @@ void EngineFeed::complain(const std::string& text) {
   daemon::log_warning("{}: {}", part_, text);
 }
 
-// -- what the engine says ---------------------------------------------------------------------------------------------
+// -- events of the engine ---------------------------------------------------------------------------------------------
 
 void EngineFeed::apply_event(const RouterEvent& event, EventList& out) {
   if (event.kind == RouterEvent::Kind::kCleared) {
@@ -141,6 +142,7 @@ void EngineFeed::apply(uint64_t sequence, std::string_view payload, EventList& o
     return;
   }
   batches_.add();
+  health_.clear(part_);
   if (batch->rank) rank_ = batch->rank;
   for (const RouterEvent& event : batch->events) apply_event(event, out);
 }
@@ -186,7 +188,7 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   apply(message.sequence, message.payload, out);
 }
 
-// What came again and what came meanwhile is one sequence, if nothing is missing. Before the first batch that is there another
+// The replayed batches and the waiting ones are one sequence, if none is missing. Before the first batch that is there another
 // one may be missing when this feed began after the engine: those blocks are not announced.
 void EngineFeed::end_replay(EventList& out) {
   replay_deadline_.reset();

@@ -1,8 +1,7 @@
-// The feed of an engine, which a stream passes on beside what is in pools, so that routers see one worker with all its tiers.
+// The feed of an engine, which a stream passes on beside the blocks of pools. So routers see one worker with all its tiers.
 //
-// What was lost is asked for at the engine's replay socket. What the engine does not keep any more is never guessed: then all that
-// the engine had announced is taken back, and what it announces from then on counts. So routers may believe that the engine has
-// less than it has, and never more.
+// Lost batches are asked for at the engine's replay socket. If the engine has dropped them, all blocks of the engine are taken
+// back, and only its later events count. So routers may believe that the engine has less than it has, and never more.
 //
 // Thread safety: one thread.
 #pragma once
@@ -40,7 +39,7 @@ class EngineFeed {
                                                   daemon::beside::Counters& counters, daemon::beside::Health& health);
 
   void add_to_poll(std::vector<zmq_pollitem_t>& items);
-  // Takes what has come, and appends what it changes. `when_full` is called when `out` may be published.
+  // Takes the messages that have come, and appends their changes. `when_full` is called when `out` may be published.
   void serve(EventList& out, const std::function<void()>& when_full);
   int wait_ms() const;  // until serve() is to be called though nothing came; -1: not at all
 
@@ -69,7 +68,7 @@ class EngineFeed {
   ZmqSocket sub_, replay_;
   std::optional<uint64_t> last_;  // sequence that was applied
   std::optional<int64_t> rank_;
-  // While a replay is under way: what came meanwhile, and when it is over whatever happens.
+  // While a replay is under way: the batches that came meanwhile, and the time at which it ends in any case.
   std::optional<Clock::time_point> replay_deadline_;
   std::map<uint64_t, std::string> waiting_;
   size_t waiting_bytes_ = 0;

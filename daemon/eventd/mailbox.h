@@ -1,6 +1,6 @@
-// A bounded queue from threads that follow pools to the one that publishes. A thread that follows waits while the queue is full;
-// meanwhile its ring may be overrun, which the follower notices and answers with a new snapshot. So the queue needs no policy of
-// its own about what to drop.
+// A bounded queue from the threads that follow pools to the thread that publishes. A following thread waits while the queue is
+// full. Meanwhile its ring may be overrun, which the follower notices and answers with a new snapshot. So the queue itself
+// drops nothing.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"

@@ -1,6 +1,7 @@
-// maru-eventd: publishes what is in pools of marud, as it changes, in the formats that routers read.
+// maru-eventd: publishes the contents of pools of marud, as they change, in the formats of routers.
 #include "daemon/base/log.h"
 #include "daemon/beside/program.h"
+#include "daemon/eventd/nats_outlet.h"
 #include "daemon/eventd/settings.h"
 #include "daemon/eventd/stream.h"
 #include "daemon/eventd/zeromq_outlet.h"
@@ -63,11 +64,22 @@ Result<void> open_zeromq(const ZeromqSettings& settings, const std::string& stat
   return {};
 }
 
+Result<void> open_nats(const NatsSettings& settings, const std::string& state_dir, Service& service, Streams& streams) {
+  const std::string sequence_path = state_dir.empty() ? "" : state_dir + "/" + settings.name + ".sequence";
+  auto outlet = NatsOutlet::open(settings, sequence_path, service.counters(), service.health());
+  if (!outlet) return failure(outlet.error().code, "stream \"" + settings.name + "\": " + outlet.error().doing);
+  daemon::log_info("stream \"{}\": events to the subject {} at {}", settings.name, settings.subject, settings.url);
+  streams.all.push_back(std::make_unique<Stream>(settings, std::move(*outlet), service.counters(), service.health()));
+  return {};
+}
+
 Result<void> serve(const Settings& settings, Service& service) {
   for (const std::string& warning : settings.warnings) daemon::log_warning("{}", warning);
   Streams streams;
   for (const ZeromqSettings& stream : settings.zeromq)
     if (auto opened = open_zeromq(stream, settings.state_dir, service, streams); !opened) return opened;
+  for (const NatsSettings& stream : settings.nats)
+    if (auto opened = open_nats(stream, settings.state_dir, service, streams); !opened) return opened;
   // From here on every endpoint is ours.
   for (const auto& stream : streams.all) stream->start();
   auto served = service.run([&] { return streams.go_on(); });

@@ -46,8 +46,9 @@ std::string medium_warning(std::string_view medium) {
     return found + ", which Dynamo drops, and llm-d counts as a GPU's memory; expected one of " + known_media() +
            ". For a pool in memory of this host write \"CPU\"";
   if (known->tier == "device")
-    return found + ", so that routers count the pool's blocks as if they lay in a GPU's memory already; write \"CPU\" for "
-                   "memory of this host, \"STORAGE\" for files";
+    return found +
+           ", so that routers count the pool's blocks as if they lay in a GPU's memory already; write \"CPU\" for "
+           "memory of this host, \"STORAGE\" for files";
   return "";
 }
 

@@ -1,5 +1,5 @@
-// The names of media that routers know. A router that meets another name may drop the event, or count the block as one in a GPU's
-// memory, which is worse.
+// The names of media that routers know. A router that meets another name may drop the event, or count the block as one in a
+// GPU's memory, which is worse.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace maru::eventd {
 // A sentence of warning about this medium for the blocks of a pool; empty: none is needed.
 std::string medium_warning(std::string_view medium);
 
-// "CPU, CPU_PINNED, ...": what each consumer known to us understands.
+// "CPU, CPU_PINNED, ...".
 std::string known_media();
 
 // Dynamo's name for the tier of a medium: "device", "host_pinned", "disk" or "external".

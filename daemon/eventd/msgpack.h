@@ -1,4 +1,4 @@
-// MessagePack, as far as the formats of routers use it. Written by hand, since what is read comes from outside: the libraries in
+// MessagePack, as far as the formats of routers use it. Written by hand, because the input comes from outside: the libraries in
 // Debian allocate as much as a length in the input says, and the one for C++ brings Boost.
 #pragma once
 
@@ -18,8 +18,8 @@ class MsgpackWriter {
   void real(double value);
   void text(std::string_view value);
   void binary(std::string_view value);
-  void array(size_t count);  // that many values follow
-  void map(size_t count);    // that many pairs of values follow
+  void array(size_t count);                              // that many values follow
+  void map(size_t count);                                // that many pairs of values follow
   void raw(std::string_view value) { bytes_ += value; }  // of MessagePack, whole
 
   size_t size() const { return bytes_.size(); }
@@ -48,15 +48,15 @@ class MsgpackReader {
   bool is_at_end() const { return rest_.empty(); }
   std::string_view rest() const { return rest_; }
 
-  bool nil();                         // true, and it is passed, if it is one
-  bool whole(uint64_t& ret);          // 0 to 2^64-1
-  bool integer(uint64_t& ret);        // also a negative one, as its 64 bits
-  bool number(double& ret);           // whole, negative or real
+  bool nil();                   // true, and it is passed, if it is one
+  bool whole(uint64_t& ret);    // 0 to 2^64-1
+  bool integer(uint64_t& ret);  // also a negative one, as its 64 bits
+  bool number(double& ret);     // whole, negative or real
   bool boolean(bool& ret);
-  bool text(std::string_view& ret);   // a text or bytes
-  bool array(size_t& ret);            // how many values follow: never more than bytes are left
-  bool map(size_t& ret);              // how many pairs follow, likewise
-  bool skip();                        // one value with all that is in it, nested kDepthMax deep at most
+  bool text(std::string_view& ret);  // a text or bytes
+  bool array(size_t& ret);           // how many values follow: never more than bytes are left
+  bool map(size_t& ret);             // how many pairs follow, likewise
+  bool skip();                       // one value with all that is in it, nested kDepthMax deep at most
 
   static constexpr int kDepthMax = 32;
 

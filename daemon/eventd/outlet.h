@@ -15,9 +15,9 @@ class Outlet {
 
   // Events that follow those before.
   virtual void publish(const EventList& events) = 0;
-  // What to wait for, besides the stream's own.
+  // Adds the outlet's sockets to those that the stream waits for.
   virtual void add_to_poll(std::vector<zmq_pollitem_t>& items) = 0;
-  // Does what there is to do. True: somebody lost something, so that all is to be announced again.
+  // Does the outlet's own work. True: a subscriber lost something, so that all is to be announced again.
   virtual bool serve() = 0;
   // Until serve() is to be called though nothing came; -1: not at all.
   virtual int wait_ms() = 0;

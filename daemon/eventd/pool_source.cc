@@ -14,13 +14,14 @@ constexpr std::chrono::seconds kRetry{1};
 constexpr std::chrono::milliseconds kWait{1000};
 constexpr std::chrono::seconds kDamagePause{60};  // clients cause these lines
 
-// What an administrator can do about it.
+// The remedy for an administrator.
 const char* advice(int code) {
   switch (code) {
     case ENOENT: return "no such pool, or no marud at this socket; the names of pools are in marud.toml";
     case ECONNREFUSED:
     case ETIMEDOUT: return "marud does not answer; it is tried again";
-    case EACCES: return "the pool's users, groups, readers and reader_groups in marud.toml do not name this program's user";
+    case EACCES:
+      return "the pool's users, groups, readers and reader_groups in marud.toml do not name this program's user";
     case ENODEV: return "the pool is not open yet";
     case EIO: return "marud has fenced the pool";
     case EPROTO: return "marud speaks another version of the protocol; install marud and this program from one release";
@@ -53,7 +54,8 @@ PoolSource::PoolSource(uint32_t source, const StreamSettings& stream, const Pool
                                        "Blocks that were stored without tokens in their metadata.",
                                        labels_of(stream, pool))),
       damaged_(counters.counter("maru_eventd_damaged_metadata_total",
-                                "Blocks whose metadata begins as that of tokens and is none.", labels_of(stream, pool))),
+                                "Blocks whose metadata begins as that of tokens and is none.",
+                                labels_of(stream, pool))),
       blocks_(counters.gauge("maru_eventd_pool_blocks", "Blocks of the pool, as far as is known.",
                              labels_of(stream, pool))),
       thread_([this] { run(); }) {}

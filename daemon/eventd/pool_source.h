@@ -1,5 +1,5 @@
-// A thread that follows one pool for one stream, and hands what changes to the stream's thread. It begins before marud is there,
-// and outlives it; what it cannot do is in the health of the program.
+// A thread that follows one pool for one stream, and hands changes to the stream's thread. It begins before marud is there, and
+// outlives it; its troubles are in the health of the program.
 #pragma once
 
 #include "daemon/beside/counters.h"

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kDynamoSalt = 1337;  // of Dynamo's router
 
-// Blocks of other LoRAs and salts have other hashes. Without either they are those of Dynamo's router.
+// Blocks of other LoRAs and salts have other hashes. Without either they equal the hashes of Dynamo's router.
 uint64_t salt_of(const TokenMetadata& tokens) {
   if (tokens.lora.empty() && tokens.salt.empty()) return kDynamoSalt;
   const std::string both = tokens.lora + std::string(1, '\0') + tokens.salt;
@@ -21,7 +21,7 @@ uint64_t salt_of(const TokenMetadata& tokens) {
 
 void compute_hashes(const TokenMetadata& tokens, const std::optional<uint64_t>& parent, std::vector<uint64_t>& ret) {
   ret.resize(tokens.tokens.size() / tokens.block_size);
-  // Never fails: the metadata was checked for what is an error here.
+  // Never fails: the metadata was checked before.
   maru_tokens_dynamo(salt_of(tokens), parent ? &*parent : nullptr, tokens.block_size, tokens.tokens.data(),
                      tokens.tokens.size(), nullptr, ret.data());
 }

@@ -1,8 +1,8 @@
-// What a follower of a pool tells, in the words of routers.
+// Events of a follower of a pool, in the words of routers.
 //
-// A block with tokens in its metadata (token_metadata.h) is as many blocks of the engine as it has tokens of, under the engine's
-// hashes; where the metadata has none they are Dynamo's sequence hashes of the tokens. A block without is known by a hash of
-// its key alone, and has no tokens.
+// A block with tokens in its metadata (token_metadata.h) is as many blocks of the engine as it has tokens of, under the
+// engine's hashes; where the metadata has none they are Dynamo's sequence hashes of the tokens. A block without is known by a
+// hash of its key alone, and has no tokens.
 //
 // Thread safety: one thread.
 #pragma once
@@ -52,14 +52,15 @@ class PoolTranslator {
   Item item_of(const FollowEvent& event);
 
   const Settings settings_;
-  std::unordered_map<maru_block, uint64_t> last_hashes_;  // of each block that was told of: the hash that its children begin with
+  std::unordered_map<maru_block, uint64_t>
+      last_hashes_;  // of each block that was told of: the hash that its children begin with
   uint64_t without_tokens_ = 0, damaged_ = 0;
   std::string last_damage_;
 };
 
-// The hash by which a block without tokens is known. Of a digest of 128 bits its first eight bytes, as a number of this machine,
-// which is the sequence hash of maru/blocks.hpp; of one of 256 bits its last eight, most significant first, as vLLM and llm-d
-// shorten hashes; of other keys XXH3 of all their bytes.
+// The hash of a block without tokens. Digests of 128 bits: their first eight bytes, as a number of this machine, which is the
+// sequence hash of maru/blocks.hpp. Digests of 256 bits: their last eight bytes, most significant first, as vLLM and llm-d
+// shorten hashes. Other keys: XXH3 of all their bytes.
 uint64_t hash_of_key(const maru_key& key);
 
 }  // namespace maru::eventd

@@ -20,7 +20,7 @@ class ReplayBuffer {
 
   ReplayBuffer(size_t batches_max, size_t bytes_max) : batches_max_(batches_max), bytes_max_(bytes_max) {}
 
-  // Sequences follow each other. `begins`: the batch begins with the end of all that was known, and what is there follows.
+  // Sequences follow each other. `begins`: the batch begins with AllBlocksCleared, and all blocks follow.
   void push(uint64_t sequence, Payload payload, bool begins) {
     if (begins) begin_ = sequence;
     bytes_ += payload->size();
@@ -31,14 +31,14 @@ class ReplayBuffer {
     }
   }
 
-  // Whether who has had all before `sequence` has all that is there after a replay from it.
+  // Whether a replay from `sequence` is whole: it lacks no batch, or it begins with AllBlocksCleared.
   bool reaches_back_to(uint64_t sequence) const {
     if (batches_.empty()) return false;
     return batches_.front().sequence <= sequence || batches_.front().sequence <= begin_;
   }
 
-  // Where a replay from `sequence` begins. What is left of batches whose beginning is not kept makes no sense, so those behind it
-  // begin with the end of all that was known where they can.
+  // The first batch of a replay from `sequence`. Batches make no sense without those before them, so a replay with a gap begins
+  // with AllBlocksCleared where it can.
   uint64_t begin_for(uint64_t sequence) const {
     if (batches_.empty() || batches_.front().sequence <= sequence) return sequence;
     return batches_.front().sequence <= begin_ ? begin_ : batches_.front().sequence;

@@ -37,7 +37,8 @@ ReplayService::ReplayService(std::vector<std::string> topics, std::chrono::milli
     : topics_(std::move(topics)),
       pause_(pause),
       stream_(stream),
-      requests_(counters.counter("maru_eventd_replay_requests_total", "Requests for batches again.", {{"stream", stream}})),
+      requests_(
+          counters.counter("maru_eventd_replay_requests_total", "Requests for batches again.", {{"stream", stream}})),
       refused_(counters.counter("maru_eventd_replay_refused_total",
                                 "Requests for batches again that made no sense, or came while too many were under way.",
                                 {{"stream", stream}})),
@@ -102,13 +103,14 @@ void ReplayService::take(Frames& frames, const ReplayBuffer& buffer) {
   answers_.push_back(std::move(answer));
 }
 
-// An answer without its beginning would tell of blocks whose parents are unknown, and move the subscriber past what is published
-// now. So it has all that is needed, or nothing.
+// Without its beginning an answer has blocks with unknown parents, and it moves the subscriber past the batches that are being
+// published. So it has all that is needed, or nothing.
 void ReplayService::begin(Answer& answer, const ReplayBuffer& buffer) {
   if (answer.next != kEndSequence && !buffer.reaches_back_to(answer.next)) {
-    daemon::log_warning("stream \"{}\": what is there does not fit in replay_bytes or replay_batches; subscribers that ask for it "
-                        "get it as it is published alone",
-                        stream_);
+    daemon::log_warning(
+        "stream \"{}\": what is there does not fit in replay_bytes or replay_batches; subscribers that ask for it "
+        "get it as it is published alone",
+        stream_);
     answer.next = kEndSequence;
   }
   if (answer.next != kEndSequence) answer.next = buffer.begin_for(answer.next);

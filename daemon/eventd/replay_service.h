@@ -5,8 +5,8 @@
 //             [identity, "", sequence, batch]         or without the topic, as vLLM before
 //             ... and at the end sequence -1 with an empty batch
 //
-// A request without the empty frame is answered without it. Requests come from anybody who reaches the port: each may have one
-// answer under way, kRequestsMax have one at a time, and an answer that is not read is given up after kGiveUp.
+// A request without the empty frame is answered without it. Every process that reaches the port may ask. Each may have one
+// answer under way, and kRequestsMax processes at a time; an answer that is not read is given up after kGiveUp.
 //
 // Thread safety: one thread.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace maru::eventd {
 
-// What a request asks for, without the identity in front. Errors: EBADMSG with what was found.
+// A request, without the identity in front. Errors: EBADMSG with what was found.
 struct ReplayRequest {
   bool has_delimiter = false;
   uint64_t sequence = 0;
@@ -41,8 +41,8 @@ class ReplayService {
                                                      std::vector<std::string> topics, std::chrono::milliseconds pause,
                                                      daemon::beside::Counters& counters, const std::string& stream);
 
-  // Takes requests, and sends as much of the answers as subscribers take. True: what they ask for is not kept any more, so that
-  // everything is to be announced again first; at most once in `pause`.
+  // Takes requests, and sends as much of the answers as subscribers take. True: everything is to be announced again first,
+  // since a wanted batch is not kept any more; at most once in `pause`.
   bool serve(const ReplayBuffer& buffer);
   int wait_ms() const;  // until serve() is to be called though nothing came; -1: not at all
   void* socket() const { return router_.get(); }
@@ -75,9 +75,9 @@ class ReplayService {
   std::deque<Answer> answers_;
   Clock::time_point all_due_{};  // when everything may be announced again
   Clock::time_point complained_at_{};
-  uint64_t complaints_ = 0;  // that were not logged
-  bool wants_all_ = false;       // somebody asked for what is not kept
-  bool is_announced_ = false;    // by the next call of serve()
+  uint64_t complaints_ = 0;    // that were not logged
+  bool wants_all_ = false;     // a subscriber asked for batches that are not kept
+  bool is_announced_ = false;  // by the next call of serve()
   daemon::beside::Sample &requests_, &refused_, &incomplete_, &replayed_;
 };
 

@@ -17,13 +17,15 @@ bool is_name(const std::string& text) {
   constexpr size_t kMost = 63;
   return !text.empty() && text.size() <= kMost && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+                  c == '.';
          });
 }
 
 std::string read_name(ConfigTable& table, const char* key) {
   const auto value = table.text(key);
-  if (value && !is_name(*value)) table.wrong(key, "1 to 63 letters, digits, '-', '_' or '.', and no '.' at the beginning");
+  if (value && !is_name(*value))
+    table.wrong(key, "1 to 63 letters, digits, '-', '_' or '.', and no '.' at the beginning");
   return value.value_or("");
 }
 
@@ -49,7 +51,8 @@ std::vector<PoolSettings> read_pools(ConfigTable& root, Problems& problems) {
   return pools;
 }
 
-void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, StreamSettings& stream, Settings& settings) {
+void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, StreamSettings& stream,
+                 Settings& settings) {
   stream.line = table.line();
   stream.name = read_name(table, "name");
   if (!table.has("name")) table.missing("name", "a name for the stream, which its metrics and its log have");
@@ -57,7 +60,8 @@ void read_stream(ConfigTable& table, const std::vector<PoolSettings>& pools, Str
   if (table.has("pools")) {
     stream.pools.clear();
     for (const std::string& label : table.texts("pools", "the label of a [[pool]]")) {
-      const auto found = std::find_if(pools.begin(), pools.end(), [&](const auto& pool) { return pool.label == label; });
+      const auto found =
+          std::find_if(pools.begin(), pools.end(), [&](const auto& pool) { return pool.label == label; });
       if (found == pools.end())
         table.wrong("pools", "labels of pools in this file; found none with the label \"" + label + "\"");
       else
@@ -92,7 +96,8 @@ void read_rank(ConfigTable& table, std::optional<int64_t>& rank) {
 RelaySettings read_relay(ConfigTable table) {
   RelaySettings relay;
   relay.endpoint = read_endpoint(table, "endpoint", false);
-  if (!table.has("endpoint")) table.missing("endpoint", "where the engine publishes its events, such as \"tcp://host:5557\"");
+  if (!table.has("endpoint"))
+    table.missing("endpoint", "where the engine publishes its events, such as \"tcp://host:5557\"");
   relay.replay = read_endpoint(table, "replay", false);
   if (auto value = table.text("topic")) relay.topic = *value;
   table.refuse_unknown();
@@ -127,10 +132,83 @@ ZeromqSettings read_zeromq(ConfigTable& table, const std::vector<PoolSettings>& 
   return stream;
 }
 
+// A subject to publish to: parts of letters, digits and signs between points, and no wildcard.
+bool is_subject(const std::string& text) {
+  return !text.empty() && text.size() <= 255 && text.front() != '.' && text.back() != '.' &&
+         text.find("..") == std::string::npos && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return c > ' ' && c < 0x7f && c != '*' && c != '>';
+         });
+}
+
+void read_subject(ConfigTable& table, NatsSettings& stream) {
+  if (auto value = table.text("subject")) {
+    stream.subject = *value;
+    if (!is_subject(*value))
+      table.wrong("subject", "words between points, such as \"maru.events\", without spaces, * and >");
+  }
+  const bool is_dynamo = stream.format == NatsSettings::Format::kDynamo;
+  std::string subject;
+  for (const auto& [key, word] : {std::pair("namespace", "namespace."), std::pair("component", ".component."),
+                                  std::pair("endpoint", ".endpoint.")}) {
+    const auto value = table.text(key);
+    if (value && (!is_dynamo || !is_subject(*value)))
+      table.wrong(key, is_dynamo ? "a word, as Dynamo's deployment has it" : "nothing: it is for format = \"dynamo\"");
+    if (!value && is_dynamo && stream.subject.empty())
+      table.missing(key, "a word, as Dynamo's deployment has it, or the whole subject");
+    subject += word + value.value_or("");
+  }
+  if (stream.subject.empty()) stream.subject = is_dynamo ? subject + ".kv-events" : "maru.events";
+}
+
+void read_jetstream(ConfigTable table, NatsSettings& stream) {
+  stream.jetstream = true;
+  if (auto value = table.text("name")) {
+    if (!is_name(*value) || value->find('.') != std::string::npos) table.wrong("name", "letters, digits, '-' and '_'");
+    stream.jetstream_name = *value;
+  }
+  if (auto value = table.size("bytes")) stream.jetstream_bytes = *value;
+  if (auto value = table.integer("hours", 1, 24 * 365)) stream.jetstream_hours = uint32_t(*value);
+  table.refuse_unknown();
+}
+
+NatsSettings read_nats(ConfigTable& table, const std::vector<PoolSettings>& pools, Settings& settings) {
+  NatsSettings stream;
+  stream.batch_ms = 100;
+  read_stream(table, pools, stream, settings);
+  stream.url = table.text("url").value_or("");
+  if (stream.url.empty())
+    table.missing("url", "the address of a server, such as \"nats://127.0.0.1:4222\"");
+  else if (!stream.url.starts_with("nats://") && !stream.url.starts_with("tls://"))
+    table.wrong("url", "nats://HOST:PORT or tls://HOST:PORT");
+  for (auto [key, path] :
+       {std::pair("credentials_file", &stream.credentials_file), std::pair("token_file", &stream.token_file)})
+    if (auto value = table.text(key)) {
+      if (value->front() != '/') table.wrong(key, "an absolute path");
+      *path = *value;
+    }
+  if (table.one_of("format", {"maru", "dynamo"}).value_or("maru") == "dynamo")
+    stream.format = NatsSettings::Format::kDynamo;
+  read_subject(table, stream);
+  for (auto [key, number] :
+       {std::pair("worker_id", &stream.worker_id), std::pair("publisher_id", &stream.publisher_id)})
+    if (auto value = table.integer(key, 0, INT64_MAX)) *number = uint64_t(*value);
+  if (stream.format == NatsSettings::Format::kDynamo && !table.has("worker_id"))
+    table.missing("worker_id", "the number of the Dynamo worker that the pool's blocks count for");
+  read_rank(table, stream.rank);
+  if (auto value = table.size("buffer_bytes")) {
+    if (*value > 1u << 30) table.wrong("buffer_bytes", "a size of at most \"1GiB\"");
+    stream.buffer_bytes = *value;
+  }
+  if (auto jetstream = table.table("jetstream")) read_jetstream(std::move(*jetstream), stream);
+  table.refuse_unknown();
+  return stream;
+}
+
 // Two streams with one name or at one endpoint.
 void check_differences(const Settings& settings, Problems& problems) {
   std::map<std::string, int> names, endpoints;
-  const auto check = [&](std::map<std::string, int>& seen, const std::string& what, const std::string& value, int line) {
+  const auto check = [&](std::map<std::string, int>& seen, const std::string& what, const std::string& value,
+                         int line) {
     if (value.empty() || value.ends_with(":*")) return;
     const auto [before, is_new] = seen.emplace(value, line);
     if (!is_new)
@@ -160,6 +238,7 @@ Settings read_settings(ConfigTable& root, Problems& problems) {
   const std::vector<PoolSettings> pools = read_pools(root, problems);
   for (ConfigTable& table : root.tables("zeromq"))
     settings.zeromq.push_back(read_zeromq(table, pools, settings, problems));
+  for (ConfigTable& table : root.tables("nats")) settings.nats.push_back(read_nats(table, pools, settings));
   if (settings.zeromq.empty() && settings.nats.empty() && problems.empty())
     root.missing("zeromq", "a stream at least, [[zeromq]] or [[nats]]");
   check_differences(settings, problems);

@@ -71,7 +71,7 @@ struct Settings {
   std::string state_dir;  // empty: none
   std::vector<ZeromqSettings> zeromq;
   std::vector<NatsSettings> nats;
-  std::vector<std::string> warnings;  // what is odd about it, and no mistake
+  std::vector<std::string> warnings;  // odd settings that are no mistakes
 };
 
 Settings read_settings(daemon::ConfigTable& root, std::vector<daemon::ConfigProblem>& problems);

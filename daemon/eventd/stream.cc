@@ -47,13 +47,14 @@ Result<void> Stream::relay(const MakeFeed& make, Rank rank) {
 
 void Stream::start() {
   for (size_t i = 0; i < settings_.pools.size(); ++i)
-    sources_.push_back(std::make_unique<PoolSource>(uint32_t(i), settings_, settings_.pools[i], letters_, counters_, health_));
+    sources_.push_back(
+        std::make_unique<PoolSource>(uint32_t(i), settings_, settings_.pools[i], letters_, counters_, health_));
   thread_ = std::thread([this] { run(); });
 }
 
 void Stream::run() {
   ::pthread_setname_np(::pthread_self(), "stream");
-  announce_all();  // whatever subscribers know of the stream before this one is void
+  announce_all();  // the blocks that an earlier process announced are void
   flush();
   while (!is_stopping_) {
     wait();
@@ -65,7 +66,7 @@ void Stream::run() {
     }
     if (outlet_->serve()) {
       announce_all();
-      flush();  // before those are answered who asked for it
+      flush();  // before the subscribers that asked for it are answered
     }
     flush_if_due();
     blocks_.set(contents_.announced());
@@ -112,7 +113,7 @@ void Stream::apply(SourcedChange&& letter) {
   }
 }
 
-// A batch of its own begins with it, so that whoever has it and those behind it has everything.
+// A batch of its own begins with it, so that a replay can begin there.
 void Stream::announce_all() {
   flush();
   is_blank_ = contents_.items() == 0;

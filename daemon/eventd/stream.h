@@ -1,4 +1,4 @@
-// One stream: what is in some pools, and what an engine announces, as one sequence of events for one outlet. It has a thread of
+// One stream: the blocks of some pools and of an engine's feed, as one sequence of events for one outlet. It has a thread of
 // its own, and one for each pool, and shares nothing with other streams: a router that is slow for one is not for another.
 #pragma once
 
@@ -35,7 +35,7 @@ class Stream {
   Result<void> relay(const MakeFeed& make, Rank rank);
   void start();
 
-  // Turns of the thread so far: they go on, whatever happens outside.
+  // Turns of the thread so far; an unreachable marud or router does not stop them.
   uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
  private:

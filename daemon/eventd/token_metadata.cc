@@ -4,6 +4,7 @@
 #include "daemon/eventd/msgpack.h"
 
 #include <cerrno>
+#include <set>
 
 namespace maru::eventd {
 namespace {
@@ -66,13 +67,18 @@ bool read_value(MsgpackReader& in, std::string_view key, TokenMetadata& tokens) 
 }
 
 Result<void> check(const TokenMetadata& tokens) {
-  if (tokens.block_size == 0) return wrong("found no block_size, expected 1 to " + std::to_string(TokenMetadata::kBlockSizeMax));
+  if (tokens.block_size == 0)
+    return wrong("found no block_size, expected 1 to " + std::to_string(TokenMetadata::kBlockSizeMax));
   if (tokens.tokens.empty() || tokens.tokens.size() % tokens.block_size != 0)
     return wrong("found " + std::to_string(tokens.tokens.size()) + " tokens, expected a multiple of block_size, " +
                  std::to_string(tokens.block_size));
   const size_t blocks = tokens.tokens.size() / tokens.block_size;
   if (!tokens.hashes.empty() && tokens.hashes.size() != blocks)
     return wrong("found " + std::to_string(tokens.hashes.size()) + " hashes, expected " + std::to_string(blocks));
+  // Routers refuse a prompt that runs in a circle, and all that was told with it.
+  std::set<uint64_t> seen(tokens.hashes.begin(), tokens.hashes.end());
+  if (seen.size() != tokens.hashes.size() || (tokens.parent && seen.contains(*tokens.parent)))
+    return wrong("found one hash twice");
   if (tokens.rank >= tokens.ranks)
     return wrong("found rank " + std::to_string(tokens.rank) + " of " + std::to_string(tokens.ranks));
   return {};

@@ -1,13 +1,13 @@
-// What the metadata of a pool's block says of the tokens whose keys and values it holds. Those who store blocks write it, such as
-// the connectors of vLLM and SGLang; docs/events.md describes it. It is a map in MessagePack that begins with the key "maru":
+// The tokens whose keys and values a pool's block holds, in the block's metadata. Programs that store blocks write them, such
+// as the connectors of engines. docs/events.md describes the form: a map in MessagePack that begins with the key "maru":
 //
 //   key           value
 //   maru          1, the version. The first key, so that metadata of other kinds is not taken for this
 //   block_size    tokens of one of the engine's blocks, from 1 to kBlockSizeMax
 //   tokens        bytes: each token as 32 bits, least significant byte first; a multiple of block_size
 //   hashes        bytes: the engine's 64-bit hash of each of its blocks, most significant byte first; may be absent
-//   parent        the hash of the engine's block before the first one; absent: a prompt begins here, or the block in the pool has
-//                 a parent that tells
+//   parent        the hash of the engine's block before the first one; absent: a prompt begins here, or the block's parent in
+//                 the pool tells
 //   lora          the name of the LoRA; absent: none
 //   salt          the cache salt; absent: none
 //   rank, ranks   which part of the engine's blocks this is (one for each rank of tensor and pipeline), and of how many, up to

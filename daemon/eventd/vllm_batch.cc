@@ -72,10 +72,17 @@ void write_removed(MsgpackWriter& out, const Blocks& blocks) {
 // -- reading ----------------------------------------------------------------------------------------------------------
 
 // The names of the fields of an event that is an array, in their order behind the type.
-constexpr std::array<std::string_view, 11> kStoredFields = {
-    "block_hashes", "parent_block_hash", "token_ids",  "block_size", "lora_id",
-    "medium",       "lora_name",         "extra_keys", "group_idx",  "kv_cache_spec_kind",
-    "kv_cache_spec_sliding_window"};
+constexpr std::array<std::string_view, 11> kStoredFields = {"block_hashes",
+                                                            "parent_block_hash",
+                                                            "token_ids",
+                                                            "block_size",
+                                                            "lora_id",
+                                                            "medium",
+                                                            "lora_name",
+                                                            "extra_keys",
+                                                            "group_idx",
+                                                            "kv_cache_spec_kind",
+                                                            "kv_cache_spec_sliding_window"};
 constexpr std::array<std::string_view, 3> kRemovedFields = {"block_hashes", "medium", "group_idx"};
 
 bool tells_place(std::string_view field) { return field == "group_idx" || field == "locality"; }
@@ -186,8 +193,8 @@ Result<void> check(const RouterEvent& event) {
   const Blocks& blocks = event.blocks;
   if (event.kind != RouterEvent::Kind::kStored) return {};
   if (blocks.has_tokens() && blocks.tokens.size() != blocks.hashes.size() * uint64_t(blocks.block_size))
-    return wrong("found " + std::to_string(blocks.tokens.size()) + " tokens in " + std::to_string(blocks.hashes.size()) +
-                 " blocks of " + std::to_string(blocks.block_size));
+    return wrong("found " + std::to_string(blocks.tokens.size()) + " tokens in " +
+                 std::to_string(blocks.hashes.size()) + " blocks of " + std::to_string(blocks.block_size));
   if (!blocks.extra_keys.empty() && blocks.extra_keys.size() != blocks.hashes.size())
     return wrong("found extra keys of " + std::to_string(blocks.extra_keys.size()) + " blocks with " +
                  std::to_string(blocks.hashes.size()) + " hashes");
@@ -280,7 +287,8 @@ std::string encode_batch(double seconds, const EventList& events, std::optional<
 
 Result<EngineBatch> decode_batch(std::string_view bytes) {
   if (bytes.size() > kBatchBytesMax)
-    return wrong("found " + std::to_string(bytes.size()) + " bytes, expected at most " + std::to_string(kBatchBytesMax));
+    return wrong("found " + std::to_string(bytes.size()) + " bytes, expected at most " +
+                 std::to_string(kBatchBytesMax));
   MsgpackReader in(bytes);
   EngineBatch batch;
   const bool is_map = in.peek() == Type::kMap;

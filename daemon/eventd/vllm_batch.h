@@ -1,8 +1,8 @@
 // Batches of events as vLLM publishes them, and SGLang, TensorRT-LLM and others after it; docs/events.md has them as tables.
 //
 // A batch is an array of three: a time in seconds, the events, and the rank among data-parallel engines, or nil. An event is a
-// map with its type and its fields. Routers decode strictly, so what is written here has exactly this form. Engines of before
-// the middle of 2026 write events as arrays, and some batches as maps; what is read here may have each of these forms.
+// map with its type and its fields. Routers decode strictly, so the writer keeps to exactly this form. Engines of before the
+// middle of 2026 write events as arrays, and some batches as maps; the reader takes all these forms.
 #pragma once
 
 #include "daemon/eventd/blocks.h"
@@ -14,7 +14,7 @@
 
 namespace maru::eventd {
 
-// Of what is read; what vLLM publishes of one step is far smaller.
+// Of a batch that is read; vLLM's batches are far smaller.
 inline constexpr size_t kBatchBytesMax = 16u << 20;
 inline constexpr size_t kBlocksOfEventMax = 1u << 16;
 
@@ -26,7 +26,7 @@ struct EngineBatch {
   std::vector<RouterEvent> events;
 };
 
-// Any bytes. Errors: EBADMSG, and the text says what is wrong with them.
+// Any bytes. Errors: EBADMSG, with the mistake as text.
 Result<EngineBatch> decode_batch(std::string_view bytes);
 
 }  // namespace maru::eventd

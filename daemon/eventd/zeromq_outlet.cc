@@ -28,13 +28,15 @@ ZeromqOutlet::ZeromqOutlet(const ZeromqSettings& settings, Sequence sequence, da
       sequence_(std::move(sequence)),
       rank_(settings.rank),
       buffer_(settings.replay_batches, settings.replay_bytes),
-      batches_(counters.counter("maru_eventd_batches_total", "Batches that were published.", {{"stream", settings.name}})),
+      batches_(
+          counters.counter("maru_eventd_batches_total", "Batches that were published.", {{"stream", settings.name}})),
       events_(counters.counter("maru_eventd_events_total", "Events in the batches.", {{"stream", settings.name}})),
       bytes_(counters.counter("maru_eventd_bytes_total", "Bytes of the batches.", {{"stream", settings.name}})),
-      stalls_(counters.counter("maru_eventd_stalls_total",
-                               "Times that the queue of a subscriber was full, which loses batches from then on until it "
-                               "reads again.",
-                               {{"stream", settings.name}})),
+      stalls_(
+          counters.counter("maru_eventd_stalls_total",
+                           "Times that the queue of a subscriber was full, which loses batches from then on until it "
+                           "reads again.",
+                           {{"stream", settings.name}})),
       buffered_bytes_(counters.gauge("maru_eventd_replay_bytes", "Bytes of the batches that are kept for replay.",
                                      {{"stream", settings.name}})) {}
 
@@ -75,7 +77,7 @@ std::string ZeromqOutlet::replay_endpoint() const { return replays_.empty() ? ""
 void ZeromqOutlet::send(std::string_view topic, std::string_view sequence, const std::string& payload) {
   const std::vector<std::string_view> frames = {topic, sequence, payload};
   if (pub_.send(frames, true)) return;
-  // Those whose queue has room get it; the others lose it.
+  // Subscribers whose queue has room get it; the others lose it.
   stalls_.add();
   pub_.set(ZMQ_XPUB_NODROP, 0);
   pub_.send(frames);

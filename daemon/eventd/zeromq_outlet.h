@@ -1,9 +1,9 @@
-// vLLM's way to publish: a PUB socket with three frames a batch [topic, sequence, events], and ROUTER sockets at which subscribers
-// ask for batches that they missed.
+// vLLM's way to publish: a PUB socket with three frames a batch [topic, sequence, events], and ROUTER sockets at which
+// subscribers ask for batches that they missed.
 //
-// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time that
-// it begins to lose some is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any more, everything is announced
-// again, which the answer then contains: nothing is known (AllBlocksCleared), and what is there, parents first.
+// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time
+// that it begins to lose some is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any
+// more, everything is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
 #pragma once
 
 #include "daemon/beside/counters.h"
@@ -34,7 +34,7 @@ class ZeromqOutlet : public Outlet {
   bool serve() override;
   int wait_ms() override;
 
-  void set_rank(std::optional<int64_t> rank) { rank_ = rank; }  // of the engine whose feed is passed on
+  void set_rank(std::optional<int64_t> rank) { rank_ = rank; }  // as the engine of the relay says
   std::string endpoint() const { return pub_.endpoint(); }
   std::string replay_endpoint() const;
 
@@ -52,7 +52,7 @@ class ZeromqOutlet : public Outlet {
   ZmqSocket pub_;
   ReplayBuffer buffer_;
   std::vector<std::unique_ptr<ReplayService>> replays_;
-  bool owes_all_ = false;    // to a new subscriber that cannot ask for it
+  bool owes_all_ = false;  // to a new subscriber that cannot ask for it
   Clock::time_point all_due_{}, heartbeat_due_{};
   daemon::beside::Sample &batches_, &events_, &bytes_, &stalls_, &buffered_bytes_;
 };

@@ -5,10 +5,10 @@
 namespace maru::eventd {
 namespace {
 
-// A peer that has not answered for so long is gone, and so is what waits for it.
+// A peer that has not answered for so long is gone, with the messages that wait for it.
 constexpr int kHeartbeatMs = 10'000, kHeartbeatTimeoutMs = 30'000;
 
-// libzmq has error numbers of its own beside those of the system.
+// libzmq adds error numbers of its own to the system's.
 tl::unexpected<Error> zmq_failure(std::string doing) {
   const int code = ::zmq_errno();
   if (code < ZMQ_HAUSNUMERO) return failure(code, std::move(doing));

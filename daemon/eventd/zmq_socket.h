@@ -1,5 +1,5 @@
-// A ZeroMQ socket that is owned, on libzmq's C interface: cppzmq reports errors by exceptions. A call does what it can at once, and
-// waits only where it says so.
+// A ZeroMQ socket that is owned, on libzmq's C interface: cppzmq reports errors by exceptions. A call does what it can at once,
+// and waits only where it says so.
 //
 // Thread safety: one thread uses a socket; the context is any thread's.
 #pragma once
@@ -52,8 +52,8 @@ class ZmqSocket {
   Result<void> connect(const std::string& endpoint);
   std::string endpoint() const;  // with the port that the kernel chose
 
-  // All frames of one message, or none. Waits for ZMQ_SNDTIMEO when `waits`, and otherwise not at all. False, and errno says why:
-  // EAGAIN there is no room.
+  // All frames of one message, or none. Waits for ZMQ_SNDTIMEO when `waits`, and otherwise not at all. False, and errno says
+  // why: EAGAIN there is no room.
   bool send(const std::vector<std::string_view>& frames, bool waits = false);
   // Frames behind the first `most` are dropped. False: nothing has come.
   bool receive(Frames& ret, size_t most);

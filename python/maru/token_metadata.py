@@ -6,7 +6,7 @@ reads the same map. A reader ignores keys that it does not know.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
 _VERSION = 1
 TEXT_BYTES_MAX = 1024  # of lora and of salt
@@ -39,6 +39,19 @@ class TokenMetadata(NamedTuple):
             if value := getattr(self, name):
                 pairs[name] = value
         return bytes([0x80 | len(pairs)]) + b"".join(_packed(key) + _packed(value) for key, value in pairs.items())
+
+
+def encode(tokens: Sequence[int], block_size: int, *, hashes: Optional[Sequence[int]] = None, parent: Optional[int] = None,
+           lora: str = "", salt: str = "", rank: int = 0, ranks: int = 1) -> bytes:
+    """The metadata of a block with these tokens: whole blocks of the engine, of block_size tokens each.
+
+    hashes: the engine's hash of each of its blocks, as its own events have it; the last 64 bits count. maru-eventd computes
+    others from the tokens where the metadata has none. parent: the hash of the engine's block before, likewise; without it
+    that of the block's parent in the pool counts. Raises ValueError for values that maru-eventd would refuse."""
+    known = b"".join(_low_64(one) for one in hashes) if hashes is not None else b""
+    return _checked(TokenMetadata(block_size, struct.pack(f"<{len(tokens)}I", *tokens), known,
+                                  int.from_bytes(_low_64(parent), "big") if parent is not None else None, lora, salt, rank,
+                                  ranks)).encode()
 
 
 def decode(metadata: bytes) -> Optional[TokenMetadata]:
@@ -84,6 +97,10 @@ def _checked(made: TokenMetadata) -> TokenMetadata:
     if not (isinstance(made.family, bytes) and isinstance(made.layout, bytes)):
         raise ValueError("metadata has no bytes for family or layout.")
     return made
+
+
+def _low_64(number: int) -> bytes:
+    return (number & (1 << 64) - 1).to_bytes(8, "big")
 
 
 def _packed(value: _Value) -> bytes:

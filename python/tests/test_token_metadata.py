@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from maru.token_metadata import TokenMetadata, decode
+from maru.token_metadata import TokenMetadata, decode, encode
 
 
 def tokens(*numbers):
@@ -15,6 +15,21 @@ def test_the_bytes_are_those_that_the_documentation_shows():
     assert made.encode().hex() == ("86" "a46d617275" "01" "aa626c6f636b5f73697a65" "02" "a6746f6b656e73" "c410"
                                    "01000000" "02000000" "03000000" "70110100" "a472616e6b" "01" "a572616e6b73" "02"
                                    "a46c6f7261" "a178")
+
+
+def test_numbers_make_the_same_bytes():
+    made = TokenMetadata(2, tokens(1, 2, 3, 4), bytes(7) + b"\x09" + b"\xff" * 8, (1 << 64) - 1, "lora", "salt", 1, 200)
+    assert encode([1, 2, 3, 4], 2, hashes=[(5 << 64) | 9, -1], parent=-1, lora="lora", salt="salt", rank=1,
+                  ranks=200) == made.encode()
+
+
+@pytest.mark.parametrize("arguments, more, said", [
+    (([1, 2, 3], 2), {}, "whole number of blocks"), (([], 2), {}, "whole number of blocks"), (([1], 0), {}, "block_size 0"),
+    (([1, 2], 1), {"hashes": [1]}, "number of hashes"), (([1], 1), {"rank": 1}, "rank 1 of 1"),
+])
+def test_numbers_that_would_be_refused_are_refused(arguments, more, said):
+    with pytest.raises(ValueError, match=said):
+        encode(*arguments, **more)
 
 
 def test_every_field_comes_back():

@@ -21,7 +21,9 @@ except ImportError as missing:
     print(f"skipped: {missing} (Debian: python3-zmq, python3-msgpack)")
     sys.exit(77)
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path += [str(ROOT / "tests/api"), str(ROOT / "python/maru")]
+import token_metadata  # noqa: E402  # as connectors write it
 from with_marud import Marud  # noqa: E402
 
 PATIENCE = int(os.environ.get("MARU_EVENTS_PATIENCE", 120))  # seconds; the machine may be slow
@@ -52,8 +54,8 @@ def free_port():
 
 
 class Eventd:
-    """A maru-eventd with this configuration, which ends when the block does. {socket} is marud's; {NAME} a port, the same for each
-    start."""
+    """A maru-eventd with this configuration, which ends when the block does. {socket} is marud's; {NAME} a port, the same for
+    each start."""
 
     def __init__(self, program, marud, config, folder, **ports):
         self.program = program
@@ -64,6 +66,7 @@ class Eventd:
                              + config.format(socket=marud.socket, folder=folder, **self.ports))
         self.log = self.folder / "eventd.log"
         self.process = None
+        self.user = None  # that it runs as, instead of the test's own
 
     def __enter__(self):
         self.begin()
@@ -72,7 +75,8 @@ class Eventd:
     def begin(self):
         self.log.touch()
         with open(self.log, "ab", buffering=0) as log:
-            self.process = subprocess.Popen([self.program, "--config", self.path], stdout=log, stderr=log)
+            self.process = subprocess.Popen([self.program, "--config", self.path], stdout=log, stderr=log,
+                                            user=self.user, group=self.user, extra_groups=None if self.user is None else [])
         until(lambda: self.process.poll() is not None or self.answers(), "an answer of eventd")
         assert self.process.poll() is None, self.log.read_text()
 
@@ -117,15 +121,6 @@ class Eventd:
         return f"tcp://127.0.0.1:{self.ports['events']}"
 
 
-def tokens_metadata(tokens, hashes, parent=None, **more):
-    about = {"maru": 1, "block_size": BLOCK_TOKENS, "tokens": b"".join(struct.pack("<I", token) for token in tokens)}
-    if hashes is not None:
-        about["hashes"] = b"".join(struct.pack(">Q", one) for one in hashes)
-    if parent is not None:
-        about["parent"] = parent
-    return msgpack.packb({**about, **more})
-
-
 class Chunk:
     """A block of the pool with `blocks` of the engine's, below another chunk or none."""
 
@@ -136,15 +131,26 @@ class Chunk:
         self.hashes = [rng.getrandbits(64) for _ in range(blocks)]
 
     def metadata(self, **more):
-        return tokens_metadata(self.tokens, self.hashes, self.parent.hashes[-1] if self.parent else None, **more)
+        parent = self.parent.hashes[-1] if self.parent else None
+        return token_metadata.encode(self.tokens, BLOCK_TOKENS, **{"hashes": self.hashes, "parent": parent, **more})
 
 
 class Client:
     """A process that stores and deletes."""
 
     def __init__(self, program, marud):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, "MARU_SOCKET": str(marud.socket)})
+        self.program, self.marud = program, marud
+        until(self.attaches, "an attached client")
+
+    def attaches(self):
+        """Whether a new process answers; marud may not be there yet."""
+        self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, "MARU_SOCKET": str(self.marud.socket)})
+        try:
+            return bool(self.ask(["exists " + "00" * 32]))
+        except (ValueError, BrokenPipeError):
+            self.kill()
+            return False
 
     def __enter__(self):
         return self

@@ -1,5 +1,5 @@
-"""maru-eventd passes on an engine's feed beside a pool: one stream for routers, which rebuild both. The engine is a publisher as
-vLLM's, in its older and its newer forms. relay_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
+"""maru-eventd passes on an engine's feed beside a pool: one stream for routers, which rebuild both. The engine is a publisher
+as vLLM's, in its older and its newer forms. relay_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
 import struct
 import threading
 import time
@@ -257,8 +257,9 @@ def test_nonsense_of_the_engine(arguments):
         room.client.store(in_pool)
         for frames in ([b"x"], [b"", b"1", b"2"], [b"", bytes(8), b""], [b"a", b"b", b"c", b"d", b"e"]):
             room.engine.pub.send_multipart(frames)
-        for payload in (b"", b"\xc1", b"\x93\xcb", msgpack.packb([1, [["BlockStored", "x"]], 0]), msgpack.packb([1, [{"type": 5}], 0]),
-                        msgpack.packb([1.0, [{"type": "Novel"}], 0]), b"\xdd\xff\xff\xff\xff", b"\x91" * 1000):
+        for payload in (b"", b"\xc1", b"\x93\xcb", msgpack.packb([1, [["BlockStored", "x"]], 0]),
+                        msgpack.packb([1, [{"type": 5}], 0]), msgpack.packb([1.0, [{"type": "Novel"}], 0]),
+                        b"\xdd\xff\xff\xff\xff", b"\x91" * 1000):
             room.engine.pub.send_multipart([b"", struct.pack(">Q", room.engine.sequence), payload])
             room.engine.batches.append((room.engine.sequence, payload))
             room.engine.sequence += 1
@@ -266,7 +267,7 @@ def test_nonsense_of_the_engine(arguments):
         room.engine.store(Chunk(room.rng))
         room.settle(router, in_pool, "the stream goes on")
         assert room.eventd.metric("maru_eventd_relay_bad_total") >= 8
-        assert room.eventd.health()["status"] == "degraded"
+        assert room.eventd.health()["status"] == "healthy", "a batch that can be read was the last"
 
 
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]

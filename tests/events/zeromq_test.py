@@ -1,12 +1,16 @@
 """maru-eventd by ZeroMQ: real marud, real clients, subscribers that rebuild the pool's contents from the stream, and the truth
 asked of the pool. zeromq_test.py --marud M --eventd E --client C [--seed N] [--only NAME]"""
 import argparse
+import json
+import os
 import pathlib
 import signal
+import subprocess
+import sys
 import tempfile
 
-from events_room import (BLOCK_TOKENS, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of, msgpack, run_tests,
-                         seeded, until, zmq)
+from events_room import (BLOCK_TOKENS, ROOT, Chunk, Client, Eventd, Marud, Subscriber, ask_replay, free_port, hashes_of,
+                         msgpack, run_tests, seeded, until, zmq)
 
 CONFIG = """
 [[pool]]
@@ -119,11 +123,7 @@ def test_computes_hashes_where_there_are_none(arguments):
         root, child = Chunk(room.rng), Chunk(room.rng)
         child.parent = root
         root.tokens, child.tokens = [1, 2, 3, 4], [5, 6, 7, 8]
-
-        def without_hashes(chunk):
-            about = msgpack.unpackb(chunk.metadata())
-            return msgpack.packb({name: value for name, value in about.items() if name not in ("hashes", "parent")})
-        room.client.store([root, child], metadata=without_hashes)
+        room.client.store([root, child], metadata=lambda chunk: chunk.metadata(hashes=None, parent=None))
         # Dynamo's sequence hashes of these tokens, as its own indexer has them.
         router.settles_on({14643705804678351452, 4945711292740353085}, "hashes that are computed")
 
@@ -289,8 +289,8 @@ def test_hostile_requests(arguments):
         hostile = room.context.socket(zmq.DEALER)
         hostile.linger = 0
         hostile.connect(room.eventd.replay)
-        requests = [[b""], [b"", b""], [b"", b"1234567"], [b"", b"123456789"], [b"", bytes(8), b"more"], [b"x", b"y", b"z", b"w"],
-                    [b"", b"x" * 900], [b"x"] * 9]
+        requests = [[b""], [b"", b""], [b"", b"1234567"], [b"", b"123456789"], [b"", bytes(8), b"more"],
+                    [b"x", b"y", b"z", b"w"], [b"", b"x" * 900], [b"x"] * 9]
         for request in requests:
             hostile.send_multipart(request)
         until(lambda: room.eventd.metric("maru_eventd_replay_refused_total") == len(requests), "they are refused")
@@ -396,6 +396,29 @@ def test_what_is_wrong_is_said(arguments):
         config = CONFIG + 'medium = "CXL"\n'
         with Eventd(arguments.eventd, room.marud, config, tempfile.mkdtemp(dir=room.folder.name)) as odd:
             assert 'found the medium "CXL", which Dynamo drops' in odd.log.read_text()
+
+
+def test_a_user_without_rights(arguments):
+    if os.getuid() != 0:
+        print("skipped: another user takes root")
+        return
+    nobody, somebody = 65534, 65533
+    with Room(arguments, starts=False, more=f"readers = [{somebody}]") as room:
+        for folder in (room.folder.name, room.marud.directory.name):
+            os.chmod(folder, 0o755)
+        eventd = pathlib.Path(room.folder.name) / "maru-eventd"  # where every user may run it
+        eventd.write_bytes(pathlib.Path(arguments.eventd).read_bytes())
+        eventd.chmod(0o755)
+        room.eventd.program, room.eventd.user = eventd, nobody
+        chunks = room.tree(10)
+        room.client.store(chunks)
+        room.eventd.begin()
+        until(lambda: "do not name this program's user" in str(room.eventd.health()["reasons"]), "the missing right is said")
+        room.eventd.kill()
+        room.eventd.user = somebody
+        room.eventd.begin()
+        with room.subscriber() as router:
+            router.settles_on(hashes_of(chunks), "who may read the pool may publish it")
 
 
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]

@@ -7,7 +7,7 @@ import sys
 
 SPEC = "packaging/rpm/marud.spec"
 # The same packages under the names of both worlds.
-PACKAGES = {"marud": "marud", "libmaru0": "libmaru", "libmaru-adapters0": "libmaru-adapters",
+PACKAGES = {"marud": "marud", "maru-eventd": "maru-eventd", "libmaru0": "libmaru", "libmaru-adapters0": "libmaru-adapters",
             "libmaru-blend0": "libmaru-blend", "libmaru-layout0": "libmaru-layout",
             "libmaru-prefetch0": "libmaru-prefetch", "maru-tierd": "maru-tierd",
             "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
@@ -17,6 +17,7 @@ BUILD_NEEDS = {
     "libexpected-dev": "expected-devel", "libhiredis-dev": "hiredis-devel",
     "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
     "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",
+    "libnats-dev": "cnats-devel", "libzmq3-dev": "zeromq-devel",
     "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",
 }
@@ -126,11 +127,12 @@ def main():
     wrong += compare_files(spec, root, version)
     wrong += compare_needs(spec, (root / "debian/control").read_text().split("\n\n")[0] + "\nEnd:")
     # Units, users and configuration that a Debian package takes out of the sources have to be installed by hand here, too.
-    for line in (root / "debian/marud.install").read_text().splitlines():
+    lists = [root / f"debian/{name}.install" for name in ("marud", "maru-eventd")]
+    for line in [line for listed in lists for line in listed.read_text().splitlines()]:
         source = line.split()[0]
         installed = rf"^install .*\b{re.escape(source)}(/\*)?(\s|$)"
         if not source.startswith("usr/") and not re.search(installed, spec, re.MULTILINE):
-            wrong.append(f"%install of {SPEC} does not install {source}, as debian/marud.install does")
+            wrong.append(f"%install of {SPEC} does not install {source}, as the Debian package does")
     print("\n".join(wrong) or f"{SPEC}: version {version}, files and needs as in Debian's packages")
     return bool(wrong)
 

@@ -44,7 +44,7 @@ def main():
             environment["MARU_TEST_TIERD"] = str(arguments.tierd.resolve())
         # Each test on a line of its own, and at the end why something was skipped or failed: scripts/test-results reads both.
         command = [sys.executable, "-m", "pytest", "-v", "-rsfE", "--color=no", "-p", "no:cacheprovider", "--ignore=engines",
-                   "--ignore=live", "--ignore=events", "--ignore=test_torch.py"]
+                   "--ignore=live", "--ignore=test_torch.py"]
         return subprocess.run(command, cwd=arguments.sources / "tests", env=environment).returncode
 
 

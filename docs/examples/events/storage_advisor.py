@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """A storage advisor: which prefixes of a pool are hot, which are cold, and which blocks no prompt can reach.
 
     storage_advisor.py EVENTS REPLAY [--window SECONDS] [--every SECONDS]

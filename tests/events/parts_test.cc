@@ -1,0 +1,244 @@
+// The parts of maru-eventd that need no process.
+#include "daemon/eventd/contents.h"
+#include "daemon/eventd/endpoint.h"
+#include "daemon/eventd/media.h"
+#include "daemon/eventd/msgpack.h"
+#include "daemon/eventd/replay_buffer.h"
+#include "daemon/eventd/sequence.h"
+#include "daemon/eventd/token_metadata.h"
+#include "daemon/eventd/vllm_batch.h"
+#include "tests/support/temporary_directory.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+
+namespace maru::eventd {
+namespace {
+
+using test::TemporaryDirectory;
+
+// -- MessagePack ------------------------------------------------------------------------------------------------------
+
+TEST(Msgpack, NumbersAreReadAsTheyWereWritten) {
+  for (const uint64_t value : {uint64_t(0), uint64_t(127), uint64_t(128), uint64_t(255), uint64_t(256), uint64_t(65535),
+                               uint64_t(65536), uint64_t(UINT32_MAX), uint64_t(UINT32_MAX) + 1, UINT64_MAX}) {
+    MsgpackWriter out;
+    out.whole(value);
+    MsgpackReader in(out.bytes());
+    uint64_t read = 1;
+    EXPECT_TRUE(in.whole(read));
+    EXPECT_EQ(read, value);
+    EXPECT_TRUE(in.is_at_end());
+  }
+  for (const int64_t value : {int64_t(-1), int64_t(-32), int64_t(-33), int64_t(-129), INT64_MIN}) {
+    MsgpackWriter out;
+    out.negative(value);
+    MsgpackReader in(out.bytes());
+    uint64_t read = 0;
+    EXPECT_TRUE(in.integer(read));
+    EXPECT_EQ(int64_t(read), value);
+  }
+  // As other writers have them: 8, 16 and 32 bits.
+  for (const auto& [bytes, value] :
+       {std::pair(std::string("\xd0\xff"), -1), std::pair(std::string("\xd1\xff\x00", 3), -256),
+        std::pair(std::string("\xd2\xff\xff\xff\xfe"), -2)}) {
+    MsgpackReader in(bytes);
+    uint64_t read = 0;
+    EXPECT_TRUE(in.integer(read));
+    EXPECT_EQ(int64_t(read), value);
+  }
+}
+
+TEST(Msgpack, ALengthThatNothingFollowsIsRefusedAtOnce) {
+  for (const std::string bytes :
+       {"\xdd\xff\xff\xff\xff", "\xdf\xff\xff\xff\xff", "\xc6\xff\xff\xff\xff", "\xdb\xff\xff\xff\xff"}) {
+    MsgpackReader in(bytes);
+    size_t count = 0;
+    std::string_view text;
+    EXPECT_FALSE(in.peek() == MsgpackReader::Type::kArray ? in.array(count)
+                 : in.peek() == MsgpackReader::Type::kMap ? in.map(count)
+                                                          : in.text(text));
+    EXPECT_FALSE(in.is_good());
+  }
+  const std::string deep(1000, '\x91');
+  MsgpackReader in(deep);
+  EXPECT_FALSE(in.skip()) << "nested deeper than any format";
+}
+
+// -- batches ----------------------------------------------------------------------------------------------------------
+
+TEST(Batch, SaysWhatIsWrong) {
+  const auto said = [](std::string_view bytes) {
+    const auto batch = decode_batch(bytes);
+    return batch ? std::string() : batch.error().doing;
+  };
+  EXPECT_EQ(said(""), "read a batch of events: found neither an array nor a map");
+  EXPECT_EQ(said("\x91\x01"), "read a batch of events: found an array of 1, expected a time and events");
+  EXPECT_EQ(said("\x92\x01\x91\x91\xa5Novel"), "read a batch of events: found an event of an unknown type");
+  EXPECT_EQ(said("\x92\x01\x91\x80"), "read a batch of events: found an event without a type");
+  EXPECT_EQ(said("\x92\x01\x91\x92\xac"
+                 "BlockRemoved\xa1x"),
+            "read a batch of events: found another value of block_hashes than expected");
+  EXPECT_EQ(said("\x92\xa1x\x90"), "read a batch of events: found a time that is no number");
+}
+
+TEST(Batch, RunsThatContinueEachOtherBecomeOneEvent) {
+  Blocks first, second;
+  first.hashes = {1, 2};
+  first.tokens = {10, 20};
+  first.block_size = 1;
+  second.hashes = {3};
+  second.parent = 2;
+  second.tokens = {30};
+  second.block_size = 1;
+  EventList events;
+  events.stored(first, 0, 2);
+  events.stored(second, 0, 1);
+  ASSERT_EQ(events.events().size(), 1u);
+  EXPECT_EQ(events.events()[0].blocks.hashes, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(events.events()[0].blocks.tokens, (std::vector<uint32_t>{10, 20, 30}));
+  second.parent = 1;
+  events.stored(second, 0, 1);
+  EXPECT_EQ(events.events().size(), 2u) << "another parent";
+}
+
+// -- what a block says of itself --------------------------------------------------------------------------------------
+
+TEST(TokenMetadata, OtherMetadataIsNoMistake) {
+  for (const std::string_view bytes : {"", "{\"maru\": 1}", "\x80", "\x81\xa5other\x01", "\x81\x01\x02"}) {
+    const auto tokens = TokenMetadata::decode(bytes);
+    ASSERT_TRUE(tokens.has_value());
+    EXPECT_FALSE(tokens->has_value());
+  }
+}
+
+TEST(TokenMetadata, SaysWhatIsWrong) {
+  TokenMetadata tokens;
+  tokens.block_size = 4;
+  tokens.tokens = {1, 2, 3, 4};
+  ASSERT_TRUE(TokenMetadata::decode(tokens.encode()).has_value());
+  const auto said = [](const TokenMetadata& wrong) { return TokenMetadata::decode(wrong.encode()).error().doing; };
+  TokenMetadata wrong = tokens;
+  wrong.tokens.push_back(5);
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found 5 tokens, expected a multiple of block_size, 4");
+  wrong = tokens;
+  wrong.hashes = {1, 2};
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found 2 hashes, expected 1");
+  wrong = tokens;
+  wrong.hashes = {7};
+  wrong.parent = 7;
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found one hash twice");
+  wrong = tokens;
+  wrong.ranks = wrong.rank = 2;
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found rank 2 of 2");
+  wrong = tokens;
+  wrong.block_size = 5000;
+  EXPECT_EQ(said(wrong), "read the tokens of a block: found another value of block_size than expected");
+}
+
+// -- contents ---------------------------------------------------------------------------------------------------------
+
+TEST(Contents, TellsAllAgainInTheirOrder) {
+  Contents contents;
+  EventList out;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    Item item;
+    item.blocks.hashes = {i};
+    if (i > 1) item.blocks.parent = i - 1;
+    contents.add({uint32_t(i % 2), i, 0}, item, out);
+  }
+  contents.forget(1);
+  out.clear();
+  contents.announce_all(out);
+  ASSERT_EQ(out.events().size(), 2u);
+  EXPECT_EQ(out.events()[0].kind, RouterEvent::Kind::kCleared);
+  EXPECT_EQ(out.events()[1].blocks.hashes, std::vector<uint64_t>{2});
+  EXPECT_EQ(contents.announced(), 1u);
+}
+
+// -- sequences and replay ---------------------------------------------------------------------------------------------
+
+TEST(Sequence, GrowsThoughTheClockGoesBack) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("sequence");
+  uint64_t last = 0;
+  for (const uint64_t clock_ms : {1'000'000u, 999'000u, 5u, 2'000'000u}) {
+    auto sequence = Sequence::begin(path, clock_ms);
+    ASSERT_TRUE(sequence) << sequence.error().text();
+    for (int i = 0; i < 3; ++i) {
+      const uint64_t next = sequence->next();
+      EXPECT_GT(next, last);
+      last = next;
+    }
+  }
+  EXPECT_GE(last, 2'000'000u * Sequence::kEachMs);
+}
+
+TEST(Sequence, RefusesAFileThatHoldsSomethingElse) {
+  TemporaryDirectory directory;
+  const std::string path = directory.file("sequence");
+  std::ofstream(path) << "12x\n";
+  const auto sequence = Sequence::begin(path, 1);
+  ASSERT_FALSE(sequence);
+  EXPECT_NE(sequence.error().doing.find("found \"12x\", expected a number"), std::string::npos);
+}
+
+TEST(ReplayBuffer, KnowsHowFarItReachesBack) {
+  ReplayBuffer buffer(3, 1000);
+  const auto push = [&](uint64_t sequence, bool begins) {
+    buffer.push(sequence, std::make_shared<const std::string>(100, 'x'), begins);
+  };
+  EXPECT_FALSE(buffer.reaches_back_to(0));
+  push(10, true);
+  push(11, false);
+  push(12, false);
+  EXPECT_TRUE(buffer.reaches_back_to(0)) << "it begins with the end of all before";
+  push(13, false);
+  EXPECT_FALSE(buffer.reaches_back_to(10));
+  EXPECT_TRUE(buffer.reaches_back_to(11));
+  push(14, true);
+  EXPECT_TRUE(buffer.reaches_back_to(0));
+  EXPECT_EQ(buffer.begin_for(0), 14u);
+  EXPECT_EQ(buffer.begin_for(13), 13u);
+  EXPECT_EQ(buffer.from(13)->sequence, 13u);
+  EXPECT_EQ(buffer.from(15), nullptr);
+  buffer.push(15, std::make_shared<const std::string>(990, 'x'), false);
+  EXPECT_EQ(buffer.batches(), 1u) << "the bytes count, too";
+}
+
+// -- names ------------------------------------------------------------------------------------------------------------
+
+TEST(Media, ThoseThatRoutersDropAreWarnedOf) {
+  EXPECT_EQ(medium_warning("CPU"), "");
+  EXPECT_EQ(medium_warning("STORAGE"), "");
+  for (const char* medium : {"CXL", "cpu", "FS", "lmcache-l1"})
+    EXPECT_NE(medium_warning(medium).find("Dynamo drops"), std::string::npos) << medium;
+  EXPECT_NE(medium_warning("GPU").find("as if they lay in a GPU's memory"), std::string::npos);
+  EXPECT_EQ(dynamo_tier("CPU"), "host_pinned");
+  EXPECT_EQ(dynamo_tier("STORAGE"), "disk");
+}
+
+TEST(Topics, AreOneForEachPod) {
+  std::vector<std::string> mistakes;
+  EXPECT_EQ(topics_of("kv@{pod}@{model}", {"a:1", "b:1"}, "m", mistakes),
+            (std::vector<std::string>{"kv@a:1@m", "kv@b:1@m"}));
+  EXPECT_EQ(topics_of("", {}, "", mistakes), std::vector<std::string>{""});
+  EXPECT_TRUE(mistakes.empty());
+  topics_of("kv@{pod}@m", {}, "", mistakes);
+  topics_of("kv@x@m", {"a"}, "", mistakes);
+  topics_of("kv@x@{model}", {}, "org@m", mistakes);
+  topics_of("kv@x", {}, "m", mistakes);
+  EXPECT_EQ(mistakes.size(), 5u);
+}
+
+TEST(Endpoint, SaysWhatIsExpected) {
+  for (const char* good : {"tcp://*:5557", "tcp://127.0.0.1:1", "tcp://[::1]:65535", "ipc:///run/x"})
+    EXPECT_EQ(endpoint_mistake(good, true), "") << good;
+  for (const char* bad : {"", "*:5557", "tcp://", "tcp://x", "tcp://x:", "tcp://x:0", "tcp://x:65536", "tcp://:1",
+                          "ipc://x", "inproc://x", "tcp://x:1x", "udp://x:1"})
+    EXPECT_NE(endpoint_mistake(bad, true), "") << bad;
+  EXPECT_NE(endpoint_mistake("tcp://*:5557", false), "") << "there is no such host";
+}
+
+}  // namespace
+}  // namespace maru::eventd
