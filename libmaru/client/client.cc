@@ -2,6 +2,7 @@
 
 #include "libmaru/base/map_sync.h"
 #include "libmaru/client/call.h"
+#include "libmaru/client/key_rows.h"
 #include "libmaru/client/thread_state.h"
 #include "libmaru/shm/blocks/find_batch.h"
 
@@ -181,47 +182,6 @@ size_t Client::plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&re
   shm::plain_of_bytes(region_.secret(), inputs, tenants, ret_plain);
   return count;
 }
-
-namespace {
-
-// False if not all of these texts are keys, or if they cannot be hashed beside each other. The loops are simple enough for a
-// compiler to do several texts at a time.
-bool are_beside(const maru_key_rows& rows, size_t first, size_t count, shm::SipInputs& ret_inputs) {
-  ret_inputs.count = count;
-  const auto* const data = static_cast<const std::byte*>(rows.data) + first * rows.stride;
-  for (size_t k = 0; k < count; ++k) ret_inputs.data[k] = data + k * rows.stride;
-  if (rows.sizes == nullptr) {
-    for (size_t k = 0; k < count; ++k) ret_inputs.size[k] = rows.size;
-    return rows.size != 0 && rows.size <= limits::kKeyBytesMax;
-  }
-  const uint32_t* const sizes = rows.sizes + first;
-  uint32_t differ = 0;
-  for (size_t k = 0; k < count; ++k) {
-    differ |= (sizes[k] ^ sizes[0]) / 8 | (sizes[k] - 1) / limits::kKeyBytesMax;
-    ret_inputs.size[k] = sizes[k];
-  }
-  return differ == 0;
-}
-
-// Digests that lie in rows are not made keys either.
-bool are_digests128(const maru_key_rows& rows) {
-  return rows.kind == MARU_KEY_DIGEST128 && rows.sizes == nullptr && rows.size == 16;
-}
-void digests_of_rows(const uint64_t* secret, const maru_key_rows& rows, size_t first, size_t end, Digest* ret_digests) {
-  const auto* at = static_cast<const std::byte*>(rows.data) + first * rows.stride;
-  for (size_t i = first; i < end; ++i, at += rows.stride) {
-    uint64_t words[2];
-    std::memcpy(words, at, sizeof(words));
-    ret_digests[i] = shm::digest_of_128(secret, words[0], words[1], rows.tenant);
-  }
-}
-
-maru_key key_of_row(const maru_key_rows& rows, size_t i) {
-  const auto* const data = static_cast<const std::byte*>(rows.data) + i * rows.stride;
-  return {data, rows.sizes != nullptr ? rows.sizes[i] : rows.size, rows.kind, rows.tenant};
-}
-
-}  // namespace
 
 std::span<Digest> Client::digests(const maru_key* keys, size_t n) const {
   if (n == 0 || n > limits::kBatchKeysMax || keys == nullptr) return {};

@@ -184,7 +184,8 @@ def main():
     for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters', 'libmaru-blend', 'libmaru-prefetch'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
     header = ''.join((sources / 'include/maru' / name).read_text()
-                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h', 'prefetch.h'))
+                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h',
+                                  'prefetch.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
     if found:

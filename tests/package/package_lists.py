@@ -30,7 +30,8 @@ def main():
                                        ("libmaru/prefetch/libmaru-prefetch.map", "debian/libmaru-prefetch0.symbols"),
                                        ("libmaru/tokens/libmaru-tokens.map", "debian/libmaru-tokens0.symbols")):
         exported = set(re.findall(r"^    (maru_\w+);", text[version_script], re.MULTILINE))
-        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_|BLEND_|PREFETCH_)?0 ", text[of_package], re.MULTILINE))
+        listed = set(re.findall(r"^ (maru_\w+)@MARU_(?:ADAPTERS_|LAYOUT_|TOKENS_|BLEND_|PREFETCH_)?0 ", text[of_package],
+                                re.MULTILINE))
         wrong += difference("function", version_script, exported, of_package, listed)
         symbols |= listed
 
