@@ -1,6 +1,7 @@
 // The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
 
 #include "libmaru/client/client.h"
+#include "libmaru/client/probes.h"
 #include "maru/follow.h"
 #include "maru/maru.h"
 
@@ -13,6 +14,11 @@
 
 using maru::client::Client;
 using maru::client::Options;
+using maru::client::probed_alloc;
+using maru::client::probed_erase;
+using maru::client::probed_match;
+using maru::client::probed_retrieve;
+using maru::client::probed_store;
 using maru::shm::Digest;
 using maru::shm::PageRef;
 using maru::shm::PlainDigest;
@@ -209,10 +215,12 @@ int maru_get_statistics(const maru_client* client, maru_statistics* ret_statisti
 
 int maru_alloc_with_metadata(maru_client* client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
                              maru_buffer* ret_buffers) {
-  return with(client, [&](Client& c) {
-    if (ret_buffers == nullptr) return -EINVAL;
-    if (const int status = c.check_metadata_bytes(metadata_bytes); status != 0) return status;
-    return c.alloc(bytes, metadata_bytes, n, ret_buffers);
+  return probed_alloc(client, n, n * bytes, [&] {
+    return with(client, [&](Client& c) {
+      if (ret_buffers == nullptr) return -EINVAL;
+      if (const int status = c.check_metadata_bytes(metadata_bytes); status != 0) return status;
+      return c.alloc(bytes, metadata_bytes, n, ret_buffers);
+    });
   });
 }
 
@@ -238,95 +246,107 @@ int maru_abort(maru_client* client, const maru_buffer* buffer) { return maru_abo
 
 int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buffer, const maru_store_options* given,
                maru_block* ret_block) {
-  return with(client, [&](Client& c) {
-    maru_store_options options;
-    if (const int status = read_options(given, &options); status != 0) return status;
-    return store_one(c, key, buffer, options, ret_block);
+  return probed_store(client, 1, buffer ? buffer->bytes : 0, [&] {
+    return with(client, [&](Client& c) {
+      maru_store_options options;
+      if (const int status = read_options(given, &options); status != 0) return status;
+      return store_one(c, key, buffer, options, ret_block);
+    });
   });
 }
 
 int maru_store_pinned(maru_client* client, const maru_key* key, const maru_buffer* buffer,
                       const maru_store_options* given, maru_view* ret_view) {
-  return with(client, [&](Client& c) {
-    if (key == nullptr || buffer == nullptr || ret_view == nullptr) return -EINVAL;
-    maru_store_options options;
-    if (const int status = read_options(given, &options); status != 0) return status;
-    maru_block parent = 0;
-    if (const int status = c.parent_of(options, &parent); status != 0) return status;
-    return c.store_pinned(*key, *buffer, options, parent, ret_view);
+  return probed_store(client, 1, buffer ? buffer->bytes : 0, [&] {
+    return with(client, [&](Client& c) {
+      if (key == nullptr || buffer == nullptr || ret_view == nullptr) return -EINVAL;
+      maru_store_options options;
+      if (const int status = read_options(given, &options); status != 0) return status;
+      maru_block parent = 0;
+      if (const int status = c.parent_of(options, &parent); status != 0) return status;
+      return c.store_pinned(*key, *buffer, options, parent, ret_view);
+    });
   });
 }
 
 int maru_store_copy(maru_client* client, const maru_key* key, const void* data, uint64_t bytes,
                     const maru_store_options* given, maru_block* ret_block) {
-  return with(client, [&](Client& c) {
-    if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
-    maru_store_options options;
-    if (const int status = read_options(given, &options); status != 0) return status;
-    if (c.is_read_only()) return -EROFS;
-    Digest digest;
-    if (!c.digest(*key, digest) || !Client::are_valid(options)) return -EINVAL;
-    if (const int status = c.check_metadata(options.metadata); status != 0) return status;
-    if (c.is_stored(digest, ret_block)) return 1;
-    // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
-    maru_block parent = 0;
-    if (const int status = c.parent_of(options, &parent); status != 0) return status;
-    if (parent != 0 && !c.is_there(PageRef::from_bits(parent))) return -ENOLINK;
-    Client::set_tenant(key->tenant);
-    maru_buffer buffer;
-    const uint64_t metadata_bytes = options.metadata ? options.metadata->bytes : 0;
-    if (const int status = c.alloc(bytes, metadata_bytes, 1, &buffer); status != 0) return status;
-    int status = c.fill(buffer, data);
-    if (status == 0) status = c.store(*key, buffer, options, parent, options.metadata, ret_block);
-    if (status < 0) c.abort(buffer);
-    return status;
+  return probed_store(client, 1, bytes, [&] {
+    return with(client, [&](Client& c) {
+      if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
+      maru_store_options options;
+      if (const int status = read_options(given, &options); status != 0) return status;
+      if (c.is_read_only()) return -EROFS;
+      Digest digest;
+      if (!c.digest(*key, digest) || !Client::are_valid(options)) return -EINVAL;
+      if (const int status = c.check_metadata(options.metadata); status != 0) return status;
+      if (c.is_stored(digest, ret_block)) return 1;
+      // Before anything is evicted and copied for nothing. (The parent may still go meanwhile.)
+      maru_block parent = 0;
+      if (const int status = c.parent_of(options, &parent); status != 0) return status;
+      if (parent != 0 && !c.is_there(PageRef::from_bits(parent))) return -ENOLINK;
+      Client::set_tenant(key->tenant);
+      maru_buffer buffer;
+      const uint64_t metadata_bytes = options.metadata ? options.metadata->bytes : 0;
+      if (const int status = c.alloc(bytes, metadata_bytes, 1, &buffer); status != 0) return status;
+      int status = c.fill(buffer, data);
+      if (status == 0) status = c.store(*key, buffer, options, parent, options.metadata, ret_block);
+      if (status < 0) c.abort(buffer);
+      return status;
+    });
   });
 }
 
 int maru_store_batch(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
-  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
-    if ((buffers == nullptr || ret_results == nullptr) && n != 0) return -EINVAL;
-    return with_common_options(c, given, [&](const Client::CommonOptions& common) {
-      return c.store_batch(keys, digests, buffers, common, ret_blocks, ret_results);
+  return probed_store(client, n, 0, [&] {
+    return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+      if ((buffers == nullptr || ret_results == nullptr) && n != 0) return -EINVAL;
+      return with_common_options(c, given, [&](const Client::CommonOptions& common) {
+        return c.store_batch(keys, digests, buffers, common, ret_blocks, ret_results);
+      });
     });
   });
 }
 
 int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void* const* data, const uint64_t* bytes,
                           size_t n, const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
-  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
-    if ((data == nullptr || bytes == nullptr) && n != 0) return -EINVAL;
-    for (size_t i = 0; i < n; ++i)
-      if (data[i] == nullptr || bytes[i] == 0) return -EINVAL;
-    return with_common_options(c, given, [&](const Client::CommonOptions& common) {
-      return c.store_copy_batch(keys, digests, data, bytes, common, ret_blocks, ret_results);
+  return probed_store(client, n, 0, [&] {
+    return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+      if ((data == nullptr || bytes == nullptr) && n != 0) return -EINVAL;
+      for (size_t i = 0; i < n; ++i)
+        if (data[i] == nullptr || bytes[i] == 0) return -EINVAL;
+      return with_common_options(c, given, [&](const Client::CommonOptions& common) {
+        return c.store_copy_batch(keys, digests, data, bytes, common, ret_blocks, ret_results);
+      });
     });
   });
 }
 
 int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, size_t* ret_stored, size_t* ret_done) {
-  size_t stored = 0, done = 0;
-  const int result = with(client, [&](Client& c) {
-    if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
-    maru_store_options options;
-    if (const int status = read_options(given, &options); status != 0) return status;
-    maru_block parent = 0;
-    if (const int status = c.parent_of(options, &parent); status != 0) return status;
-    for (size_t i = 0; i < n; ++i) {
-      const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
-      const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
-      if (status < 0) return status;
-      stored += status == 0;
-      done = i + 1;
-      if (ret_blocks) ret_blocks[i] = parent;
-    }
-    return 0;
+  return probed_store(client, n, 0, [&] {
+    size_t stored = 0, done = 0;
+    const int result = with(client, [&](Client& c) {
+      if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
+      maru_store_options options;
+      if (const int status = read_options(given, &options); status != 0) return status;
+      maru_block parent = 0;
+      if (const int status = c.parent_of(options, &parent); status != 0) return status;
+      for (size_t i = 0; i < n; ++i) {
+        const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
+        const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
+        if (status < 0) return status;
+        stored += status == 0;
+        done = i + 1;
+        if (ret_blocks) ret_blocks[i] = parent;
+      }
+      return 0;
+    });
+    if (ret_done) *ret_done = done;
+    if (ret_stored) *ret_stored = stored;
+    return result;
   });
-  if (ret_done) *ret_done = done;
-  if (ret_stored) *ret_stored = stored;
-  return result;
 }
 
 int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
@@ -372,13 +392,17 @@ int maru_which(maru_client* client, const maru_key* keys, size_t n, maru_range* 
 }
 
 int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {
-  return with_digest(client, key, [&](Client& c, const Digest& digest) {
-    return ret_view ? c.retrieve(digest, true, ret_view) : -EINVAL;
+  return probed_retrieve(client, 1, 0, [&] {
+    return with_digest(client, key, [&](Client& c, const Digest& digest) {
+      return ret_view ? c.retrieve(digest, true, ret_view) : -EINVAL;
+    });
   });
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
-  return find_batch(client, keys, n, true, ret_views);
+  return probed_retrieve(client, n, 0, [&] {
+    return find_batch(client, keys, n, true, ret_views);
+  });
 }
 
 int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
@@ -427,7 +451,9 @@ int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
 }
 
 int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
-  return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); });
+  return probed_match(client, n, 0, [&] {
+    return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); });
+  });
 }
 
 int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {
@@ -464,19 +490,23 @@ int maru_view_error(maru_client* client, const maru_view* view) {
 // -- deleting ---------------------------------------------------------------------------------------------------------
 
 int maru_delete(maru_client* client, const maru_key* key) {
-  return with_digest(client, key, [](Client& c, const Digest& digest) { return c.remove(digest); });
+  return probed_erase(client, 1, 0, [&] {
+    return with_digest(client, key, [](Client& c, const Digest& digest) { return c.remove(digest); });
+  });
 }
 
 int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32_t* ret_results) {
-  return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
-    if (c.is_read_only()) return -EROFS;
-    int deleted = 0;
-    for (size_t i = 0; i < digests.size(); ++i) {
-      const int status = c.remove(digests[i]);
-      deleted += status == 0;
-      if (ret_results) ret_results[i] = status;
-    }
-    return deleted;
+  return probed_erase(client, n, 0, [&] {
+    return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
+      if (c.is_read_only()) return -EROFS;
+      int deleted = 0;
+      for (size_t i = 0; i < digests.size(); ++i) {
+        const int status = c.remove(digests[i]);
+        deleted += status == 0;
+        if (ret_results) ret_results[i] = status;
+      }
+      return deleted;
+    });
   });
 }
 
