@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace maru::adapters {
 namespace {
@@ -70,11 +71,19 @@ int AdapterSet::bring(const Name& name, Form form, Pressure pressure, std::optio
     if (!begin(name, form, Doing::kMaking)) pressure = Pressure::kWait;
   }
   if (pressure == Pressure::kWait) return wait_for_other(name, form, reason);
-  step(Step::kMakingBegun);
-  const int status = make(name.number, form, pressure, ret_parts.emplace(client_), reason);
-  if (status < 0) ret_parts.reset();
-  if (status < 0) (void)take_out(name.number, form);
-  end(name, form, status == 0);
+  Intent intent(*this, name, form, false);
+  int status = 0;
+  try {
+    step(Step::kMakingBegun);
+    status = make(name.number, form, pressure, ret_parts.emplace(client_), reason);
+  } catch (const std::bad_alloc&) {
+    status = fail(reason, ENOMEM, "this process has no memory left to make the adapter's form");
+  }
+  if (status < 0) {
+    ret_parts.reset();
+    (void)take_out(name.number, form);
+  }
+  intent.set_resident(status == 0);
   return status;
 }
 
@@ -243,10 +252,11 @@ int AdapterSet::remove(const Name& name, Form form) {
     if (!is_same(name) || !register_.is_resident(name.number, form)) return -ENOENT;
     if (is_own(name.number, form) || !begin(name, form, Doing::kRemoving)) return -EBUSY;
   }
+  Intent intent(*this, name, form, true);
   step(Step::kRemovingBegun);
   const int status = take_out(name.number, form);
   if (status == 0) step(Step::kPartsRemoved);
-  end(name, form, status < 0);
+  intent.set_resident(status < 0);
   return status;
 }
 
@@ -267,8 +277,8 @@ void AdapterSet::repair(uint32_t number, Form form) {
     register_.begin(number, form, Doing::kRemoving);
   }
   // What the dead process stored may be whole, and held by others by now: then it stays.
-  const int status = take_out(number, form);
-  end(name, form, status < 0);
+  Intent intent(*this, name, form, false);
+  intent.set_resident(take_out(number, form) < 0);
   count(register_.head().counters.repairs);
 }
 

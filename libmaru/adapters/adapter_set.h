@@ -132,6 +132,22 @@ class AdapterSet {
   int make_from_hot(const Name& name, NewParts& parts, maru_adapters_reason* reason);
   bool begin(const Name& name, Form form, Doing doing);
   void end(const Name& name, Form form, bool is_resident);
+  // Ends an intent that has begun, also where memory runs out meanwhile.
+  class Intent {
+   public:
+    Intent(AdapterSet& set, const Name& name, Form form, bool is_resident)
+        : set_(set), name_(name), form_(form), is_resident_(is_resident) {}
+    ~Intent() { set_.end(name_, form_, is_resident_); }
+    Intent(const Intent&) = delete;
+    Intent& operator=(const Intent&) = delete;
+    void set_resident(bool is_resident) { is_resident_ = is_resident; }
+
+   private:
+    AdapterSet& set_;
+    const Name name_;
+    const Form form_;
+    bool is_resident_;
+  };
   int remove(const Name& name, Form form);
   int take_out(uint32_t number, Form form) const;
   void forget_evicted(const Name& name, Form form);

@@ -1,7 +1,9 @@
 // Sets of adapters on a real marud: loading, holding, sharing, budgets, moves between the forms.
 #include "tests/adapters/set_fixture.h"
 
+#include <atomic>
 #include <cmath>
+#include <new>
 #include <thread>
 
 namespace maru::test {
@@ -300,6 +302,70 @@ TEST_F(AdapterSets, ManyThreadsMakeOneCopy) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(statistics(*set).loads, 1u);
+}
+
+TEST_F(AdapterSets, NoMemoryAtAnyStepLeavesNothing) {
+  constexpr adapters::Step kSteps[] = {adapters::Step::kMakingBegun, adapters::Step::kAllocated,
+                                       adapters::Step::kFilled, adapters::Step::kStoringPart, adapters::Step::kStored};
+  for (const adapters::Step step : kSteps)
+    for (const int skip : {0, 1}) {
+      bool is_armed = true;
+      int passes = skip;
+      SetWish own;
+      own.part_bytes = 4096;
+      own.at_step = [&](adapters::Step at) {
+        if (is_armed && at == step && passes-- == 0) throw std::bad_alloc();
+      };
+      std::filesystem::remove(home_.register_path());
+      const auto set = home_.open(client_, own);
+      home_.add(*set, "a");
+      const uint64_t before = free_pages(home_.marud());
+      {
+        const Use use(*set, "a", MARU_ADAPTER_EXACT);
+        if (passes < 0) {
+          EXPECT_EQ(use.status(), -ENOMEM) << use.reason();
+          EXPECT_EQ(free_pages(home_.marud()), before) << "step " << int(step);
+          EXPECT_EQ(statistics(*set).hot_adapters, 0u);
+        }
+      }
+      is_armed = false;
+      {
+        const Use use(*set, "a", MARU_ADAPTER_EXACT);
+        EXPECT_EQ(use.status(), 0) << use.reason();
+      }
+      maru_adapters_reason reason = {};
+      EXPECT_EQ(set->unload("a", &reason), 0) << reason.text;
+    }
+}
+
+TEST_F(AdapterSets, WaitsForAnotherOnlySoLong) {
+  const TestClient other_client(home_.marud().socket_path());
+  std::atomic<bool> has_begun{false}, may_go_on{false};
+  SetWish slow;
+  slow.at_step = [&](adapters::Step at) {
+    if (at != adapters::Step::kFilled) return;
+    has_begun = true;
+    may_go_on.wait(false);
+  };
+  SetWish hasty;
+  hasty.timeout_ms = 200;
+  const auto set = home_.open(client_, slow), other = home_.open(other_client, hasty);
+  home_.add(*set, "a");
+  std::thread maker([&] {
+    const Use use(*set, "a", MARU_ADAPTER_EXACT);
+    EXPECT_EQ(use.status(), 0) << use.reason();
+  });
+  EXPECT_TRUE(wait_until([&] { return has_begun.load(); }));
+  EXPECT_EQ(Use(*other, "a", MARU_ADAPTER_EXACT).status(), -ETIMEDOUT);
+  maru_adapters_reason reason = {};
+  EXPECT_EQ(other->unload("a", &reason), -EBUSY) << reason.text;
+  may_go_on = true;
+  may_go_on.notify_all();
+  maker.join();
+  const Use use(*other, "a", MARU_ADAPTER_EXACT);
+  EXPECT_EQ(use.status(), 0) << use.reason();
+  EXPECT_EQ(statistics(*other).loads, 1u);
+  EXPECT_GE(statistics(*other).waits, 1u);
 }
 
 TEST_F(AdapterSets, RegistersRefuseWhatTheyAreNot) {
