@@ -4,6 +4,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 namespace maru::blend {
@@ -56,11 +57,16 @@ struct Bfloat16 {
 #include "libmaru/blend/vector_turn.h"
 #undef MARU_TURN
 
+// Which not every compiler knows by name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+
 }  // namespace
 
 TurnWay avx2_turn_way(uint32_t dtype) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-    return nullptr;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return nullptr;
   switch (dtype) {
     case MARU_ROPE_FLOAT16: return turn_rows<Float16>;
     case MARU_ROPE_BFLOAT16: return turn_rows<Bfloat16>;

@@ -233,7 +233,7 @@ def test_tenants_models_and_what_is_gone(client, key):
         engine.operations.cb_store_pre_computed(asked, 0, 1)
 
 
-def test_chunks_survive_their_process_and_a_restart_of_marud_keeps_them(marud, client, key):
+def test_chunks_survive_their_client(marud, client, key):
     writer = maru.Client(str(marud.socket), timeout_ms=60_000)
     engine = Engine(writer, 1, key)
     tokens = document(6, 2)

@@ -229,6 +229,20 @@ TEST_F(SecondNames, OtherSpacesAndPoolsHaveOtherBases) {
   EXPECT_NE(here, open_spans(client_, kWindow, 0, 0, "another").c()->names.hash().base());
 }
 
+TEST_F(SecondNames, SurviveMarud) {
+  store_named("document", chunk_);
+  ASSERT_TRUE(*writing_.store_copy(tokens_from(70'000, kWindow), 0, bytes_of("with its bytes")));
+  marud_.kill();
+  EXPECT_EQ(found(spans_, prompt_), 1u) << "while marud is away";
+  marud_.start();
+  TestClient later(marud_.socket_path());
+  const Spans after = open_spans(later, kWindow);
+  const auto result = after.find(joined({tokens_from(70'000, kWindow), {1, 2}, chunk_}));
+  ASSERT_EQ(result->spans().size(), 2u);
+  EXPECT_EQ(text_of(result->spans()[0].views[0]), "with its bytes");
+  EXPECT_EQ(text_of(result->spans()[1].views[3]), "block 5");
+}
+
 TEST_F(SecondNames, ThePoolIsAuditedWithNamesInIt) {
   store_named("document", chunk_);
   ASSERT_EQ(found(spans_, prompt_), 1u);
