@@ -1,8 +1,8 @@
 """Runs the examples of section 3 of the manual as programs against a marud: manual_examples.py --sources DIR --build DIR
 --compiler CC --library FILE --tokens-library FILE --layout-library FILE
 --blend-library FILE --adapters-library FILE
---marud PROGRAM. A page's
-example is a program, or functions of which the last takes a client and returns 0."""
+--prefetch-library FILE
+--marud PROGRAM. A page's example is a program, or functions of which the last takes a client and returns 0."""
 import argparse
 import pathlib
 import re
@@ -32,13 +32,13 @@ int main(void) {{
 def main():
     parser = argparse.ArgumentParser()
     for name in ("sources", "build", "compiler", "library", "tokens-library", "layout-library", "adapters-library",
-                 "blend-library", "marud"):
+                 "blend-library", "prefetch-library", "marud"):
         parser.add_argument("--" + name, required=True, type=pathlib.Path)
     arguments = parser.parse_args()
     linked = []
     for library in (arguments.library.resolve(), arguments.tokens_library.resolve(),
                     arguments.layout_library.resolve(), arguments.adapters_library.resolve(),
-                    arguments.blend_library.resolve()):
+                    arguments.blend_library.resolve(), arguments.prefetch_library.resolve()):
         linked += [library, f"-Wl,-rpath,{library.parent}"]
     with tempfile.TemporaryDirectory(prefix="maru-examples-") as temporary:
         folder = pathlib.Path(temporary)

@@ -133,7 +133,8 @@ def check_statuses(arguments, known):
         expected = WITHOUT_MARUD.get(command, 1 if "FILE" in needed else 3)
         expect(said.returncode == expected, f"{ask} without marud: {said.returncode}, expected {expected}: {said.stderr}")
         if expected == 3:
-            expect("is marud running" in said.stderr, f"{ask}: {said.stderr}")
+            whom = "maru-tierd" if ask[0] == "tier" else "marud"
+            expect(f"is {whom} running" in said.stderr, f"{ask}: {said.stderr}")
             check_json(arguments, [*ask, "--json"], said)
     says(arguments, ["check"], 3, "is marud running")
     says(arguments, ["check", "--file", "/nonexistent"], 1, "/nonexistent: No such file")

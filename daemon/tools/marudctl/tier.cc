@@ -48,7 +48,7 @@ int ask(const Arguments& arguments, const std::string& path, uint32_t kind, cons
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.is_open() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return complain(kExitUnreachable, "cannot ask maru-tierd on " + path + ": " + std::strerror(errno) +
-                                          "; is it running, and has its configuration [prefetch] this socket?");
+                                          " (is maru-tierd running, and has its [prefetch] this socket?)");
   const timeval patience = {time_t(arguments.timeout_ms / 1000), suseconds_t(arguments.timeout_ms % 1000) * 1000};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   const MessageHeader question = {kMessageMagic, kind, 0, uint32_t(name.size())};

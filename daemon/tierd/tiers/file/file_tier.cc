@@ -78,8 +78,12 @@ FileTier::~FileTier() {
   lock.unlock();
   reclaim_.join();
   lock.lock();
-  // The open region gets its footer, so that the next start need not read it record by record.
-  if (const auto closed = table_.close_open()) write_footer(*closed, lock);
+  // The open region and the clean ones get their footers, so that the next start need not read them record by record.
+  (void)table_.close_open();
+  for (uint32_t i = 0; i < table_.count(); ++i) {
+    if (table_.region(i).state == RegionState::kClean) table_.region(i).state = RegionState::kClosed;
+    write_footer(i, lock);
+  }
   const auto is_quiet = [this] {
     for (uint32_t i = 0; i < table_.count(); ++i)
       if (table_.region(i).writes + table_.region(i).reads > 0) return false;

@@ -74,7 +74,7 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
     if (*entries) {
       ++recovered.with_footer;
       region.has_footer = true;
-      region.state = RegionState::kClosed;
+      region.state = (*entries)->empty() ? RegionState::kClean : RegionState::kClosed;
       set_entries(region, std::move(**entries));
       continue;
     }
