@@ -87,6 +87,13 @@ Result<void> EngineFeed::open_sockets(const ZmqContext& context) {
   sub_.set64(ZMQ_MAXMSGSIZE, int64_t(kBatchBytesMax));
   sub_.set(ZMQ_RCVHWM, 1000);
   sub_.set(ZMQ_SUBSCRIBE, std::string_view(settings_.topic));
+  const std::string events = "inproc://" + part_;
+  auto monitor = ZmqSocket::create(context, ZMQ_PAIR, "a socket for the end of connections");
+  if (!monitor) return tl::unexpected(monitor.error());
+  monitor_ = std::move(*monitor);
+  if (::zmq_socket_monitor(sub_.get(), events.c_str(), ZMQ_EVENT_DISCONNECTED) != 0)
+    return failure(ENOTSUP, "watch the connection to " + settings_.endpoint);
+  if (auto connected = monitor_.connect(events); !connected) return connected;
   if (auto connected = sub_.connect(settings_.endpoint); !connected) return connected;
   if (settings_.replay.empty()) return {};
   auto replay = ZmqSocket::create(context, ZMQ_DEALER, "a socket to ask for batches again");
@@ -98,6 +105,7 @@ Result<void> EngineFeed::open_sockets(const ZmqContext& context) {
 
 void EngineFeed::add_to_poll(std::vector<zmq_pollitem_t>& items) {
   items.push_back({sub_.get(), 0, ZMQ_POLLIN, 0});
+  items.push_back({monitor_.get(), 0, ZMQ_POLLIN, 0});
   if (replay_.is_open()) items.push_back({replay_.get(), 0, ZMQ_POLLIN, 0});
 }
 
@@ -153,6 +161,26 @@ void EngineFeed::lose(const char* why, EventList& out) {
   contents_.remove_all(source_, out);
 }
 
+// An engine that ends takes its blocks with it, and numbers do not tell one engine from the next. So the end of the connection
+// is the end of all that the engine had announced. What waits in the socket is of the old connection, or comes again in the
+// replay.
+bool EngineFeed::was_disconnected() {
+  Frames event;
+  bool is_over = false;
+  while (monitor_.receive(event, 2)) is_over = true;
+  while (is_over && sub_.receive(event, 5)) continue;
+  return is_over;
+}
+
+void EngineFeed::begin_anew(const char* why, EventList& out) {
+  replay_deadline_.reset();
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  if (last_) lose(why, out);
+  last_.reset();
+  last_live_.reset();
+}
+
 // -- gaps -------------------------------------------------------------------------------------------------------------
 
 void EngineFeed::ask_for(uint64_t sequence) {
@@ -164,16 +192,16 @@ void EngineFeed::ask_for(uint64_t sequence) {
 }
 
 void EngineFeed::take(const FeedMessage& message, EventList& out) {
+  // Numbers of one engine grow, so that smaller ones are another's.
+  if (last_live_ && message.sequence <= *last_live_) begin_anew("the engine began anew", out);
+  last_live_ = message.sequence;
   if (replay_deadline_) {
     waiting_bytes_ += message.payload.size();
     waiting_.emplace(message.sequence, message.payload);
     if (waiting_.size() > kWaitingMax || waiting_bytes_ > kWaitingBytesMax) end_replay(out);
     return;
   }
-  if (last_ && message.sequence <= *last_) {
-    lose("the engine began anew", out);
-    last_.reset();
-  }
+  if (last_ && message.sequence <= *last_) return;  // a replay had it
   const uint64_t expected = last_ ? *last_ + 1 : 0;
   if (message.sequence != expected) {
     if (last_) gaps_.add();
@@ -220,6 +248,7 @@ void EngineFeed::take_replay(EventList& out) {
 }
 
 void EngineFeed::serve(EventList& out, const std::function<void()>& when_full) {
+  if (was_disconnected()) begin_anew("the connection to the engine ended", out);
   if (replay_.is_open()) take_replay(out);
   Frames frames;
   for (size_t i = 0; i < kMessagesAtOnce && sub_.receive(frames, 5); ++i) {

@@ -56,6 +56,8 @@ class EngineFeed {
   void ask_for(uint64_t sequence);
   void end_replay(EventList& out);
   void lose(const char* why, EventList& out);
+  bool was_disconnected();
+  void begin_anew(const char* why, EventList& out);
   void apply(uint64_t sequence, std::string_view payload, EventList& out);
   void apply_event(const RouterEvent& event, EventList& out);
   void complain(const std::string& text);
@@ -66,7 +68,9 @@ class EngineFeed {
   Contents& contents_;
   daemon::beside::Health& health_;
   ZmqSocket sub_, replay_;
-  std::optional<uint64_t> last_;  // sequence that was applied
+  ZmqSocket monitor_;                  // tells when the connection ends
+  std::optional<uint64_t> last_;       // sequence that was applied
+  std::optional<uint64_t> last_live_;  // that came by sub_; a replay may be ahead of it
   std::optional<int64_t> rank_;
   // While a replay is under way: the batches that came meanwhile, and the time at which it ends in any case.
   std::optional<Clock::time_point> replay_deadline_;

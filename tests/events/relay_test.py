@@ -39,6 +39,8 @@ class Engine:
             return False  # of the engine before
 
     def close(self):
+        if self.is_over:
+            return
         self.is_over = True
         self.thread.join()
         self.pub.close()
@@ -214,6 +216,30 @@ def test_the_engine_begins_anew(arguments):
             return router.index.hashes("GPU") == set(fresh.hashes)
         until(only_fresh, "only what the new engine has")
         router.settles_on(hashes_of(in_pool), "the pool's blocks stay")
+
+
+def test_the_engine_ends(arguments):
+    with RelayRoom(arguments) as room, room.subscriber() as router:
+        room.joined(router)
+        in_pool = chain(room, 5)
+        room.client.store(in_pool)
+        for chunk in chain(room, 10):
+            room.engine.store(chunk)
+        room.settle(router, in_pool, "blocks of both")
+        # Its next life has more behind it than this one had.
+        room.restart_engine()
+        for chunk in chain(room, 60):
+            room.engine.store(chunk)
+
+        def only_the_new_ones():
+            room.engine.publish()
+            router.pump()
+            return router.index.hashes("GPU") == room.engine.hashes
+        until(only_the_new_ones, "only the blocks of the new engine")
+        room.engine.close()
+        router.settles_on(set(), "no block of an engine that has ended", medium="GPU")
+        router.settles_on(hashes_of(in_pool), "the pool's blocks stay")
+        room.restart_engine()
 
 
 def test_a_loss_of_the_pool_tells_the_engines_again(arguments):
