@@ -203,19 +203,6 @@ bool are_beside(const maru_key_rows& rows, size_t first, size_t count, shm::SipI
   return differ == 0;
 }
 
-// Digests that lie in rows are not made keys either.
-bool are_digests128(const maru_key_rows& rows) {
-  return rows.kind == MARU_KEY_DIGEST128 && rows.sizes == nullptr && rows.size == 16;
-}
-void digests_of_rows(const uint64_t* secret, const maru_key_rows& rows, size_t first, size_t end, Digest* ret_digests) {
-  const auto* at = static_cast<const std::byte*>(rows.data) + first * rows.stride;
-  for (size_t i = first; i < end; ++i, at += rows.stride) {
-    uint64_t words[2];
-    std::memcpy(words, at, sizeof(words));
-    ret_digests[i] = shm::digest_of_128(secret, words[0], words[1], rows.tenant);
-  }
-}
-
 maru_key key_of_row(const maru_key_rows& rows, size_t i) {
   const auto* const data = static_cast<const std::byte*>(rows.data) + i * rows.stride;
   return {data, rows.sizes != nullptr ? rows.sizes[i] : rows.size, rows.kind, rows.tenant};
@@ -297,10 +284,6 @@ int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_presen
   return exists_all(n, ret_present, [&](Digest* digests, size_t first, size_t end) {
     if (shm::SipInputs texts; rows.kind == MARU_KEY_BYTES && are_beside(rows, first, end - first, texts)) {
       shm::digests_of_bytes(region_.secret(), texts, rows.tenant, digests + first);
-      return true;
-    }
-    if (are_digests128(rows)) {
-      digests_of_rows(region_.secret(), rows, first, end, digests);
       return true;
     }
     maru_key keys[shm::kSipLanes];
