@@ -67,8 +67,8 @@ class PoolMatcher:
         return list(results.values())
 
     def remove_chunks(self, token_hashes: Sequence[bytes]) -> None:
-        """Forgets chunks that LMCache has met as stale, in the pool and so for all servers. A server that has one makes it known
-        again with its next store."""
+        """Forgets chunks that LMCache has met as stale, in the pool and so for all servers. A server that has one makes it
+        known again with its next store."""
         for token_hash in token_hashes:
             with self._lock:
                 tokens = self._tokens.pop(bytes(token_hash), None)
