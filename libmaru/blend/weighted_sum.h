@@ -1,7 +1,7 @@
 // The sum of tokens times powers, of which the name of a window is made: four tokens at a time where the processor has AVX2.
 //
-// A power of 61 bits is cut into limbs of 21 bits. The product of a limb and a token has 53 bits, so 2^11 of them can be added in
-// 64 bits.
+// A power of 61 bits is cut into limbs of 21 bits. The product of a limb and a token has 53 bits, so 64 bits hold the sum of
+// 2^11 of them.
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,7 @@ options, transports, HTTP, transfers, lower tiers, is LMCache's code as it was r
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from typing import Any, Optional, Sequence
 
@@ -45,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--maru-tenant", metavar="NAME", default="",
                        help="the tenant of requests without cache_salt; a request with one has a tenant of its own")
     group.add_argument("--maru-timeout-ms", metavar="N", type=int, default=5000, help="for requests to marud (default: 5000)")
+    group.add_argument("--maru-blend-matcher", action="store_true",
+                       help="with --engine-type blend: LMCache's own L1, and a matcher of chunks in the pool, for all servers")
     ServerCommand().add_arguments(made)
     return made
 
@@ -60,6 +63,8 @@ def _run(argv: list[str]) -> None:
     from .refused import refuse_adapters, refuse_options, say_unused
     options = parser()
     arguments, defaults = options.parse_args(argv), options.parse_args([])
+    if arguments.maru_blend_matcher:
+        return _run_blend(arguments)
     given = argparse.Namespace(**vars(arguments))
     refuse_options(given)
     arguments.l1_size_gb = arguments.l1_size_gb or 1.0  # LMCache wants one; config_for() says the pool's
@@ -72,6 +77,34 @@ def _run(argv: list[str]) -> None:
         _put_into_lmcache(client, arguments.maru_tenant)
         http_server.run_http_server(
             http_config=parse_args_to_http_frontend_config(arguments), mp_config=server, storage_manager_config=storage,
+            obs_config=parse_args_to_observability_config(arguments),
+            coordinator_config=parse_args_to_coordinator_config(arguments))
+
+
+def _run_blend(arguments: argparse.Namespace) -> None:
+    """LMCache's server as it is, but for the matcher of its blend module: one more name that is replaced, in this process
+    alone."""
+    from lmcache.v1.distributed.config import parse_args_to_config
+    from lmcache.v1.mp_observability.config import parse_args_to_observability_config
+    from lmcache.v1.multiprocess import http_server
+    from lmcache.v1.multiprocess.config import (parse_args_to_coordinator_config, parse_args_to_http_frontend_config,
+                                                parse_args_to_mp_server_config)
+    from lmcache.v1.multiprocess.modules.blend import module
+
+    from .matcher import PoolMatcher
+    if arguments.engine_type != "blend":
+        raise UnsuitableError("--maru-blend-matcher: it is the matcher of CacheBlend. Give --engine-type blend, too.")
+    if list(inspect.signature(module.BlendTokenRangeMatcher).parameters) != ["chunk_size", "dedup_content"]:
+        raise UnsuitableError("--maru-blend-matcher: this LMCache makes its matcher in another way. Install it anew: "
+                              "pip install --force-reinstall lmcache.")
+    with Client(arguments.maru_socket, arguments.maru_pool, timeout_ms=arguments.maru_timeout_ms) as client:
+        def make(chunk_size: int = 256, dedup_content: bool = False) -> PoolMatcher:
+            return PoolMatcher(client, chunk_size, dedup_content)
+
+        module.BlendTokenRangeMatcher = make
+        http_server.run_http_server(
+            http_config=parse_args_to_http_frontend_config(arguments), mp_config=parse_args_to_mp_server_config(arguments),
+            storage_manager_config=parse_args_to_config(arguments),
             obs_config=parse_args_to_observability_config(arguments),
             coordinator_config=parse_args_to_coordinator_config(arguments))
 

@@ -54,7 +54,8 @@ def _of_options(arguments: argparse.Namespace) -> Iterator[str]:
                "Leave it out: workers then send their chunks, or the server copies them (--supported-transfer-mode).")
     if arguments.engine_type == "blend":
         yield ("--engine-type blend: CacheBlend copies from memory of LMCache's own allocator alone, and would find every "
-               "chunk and load none of them.")
+               "chunk and load none of them. Give --maru-blend-matcher, too: then L1 is LMCache's own, and only the matcher is "
+               "in the pool.")
 
 
 def _innermost(adapter: Any) -> Any:
