@@ -96,7 +96,7 @@ class RelayRoom(Room):
 
     def __enter__(self):
         super().__enter__()
-        self.engine = Engine(self.context, self.eventd.ports, **self.engine_shape)
+        self.engine = self.or_leave(lambda: Engine(self.context, self.eventd.ports, **self.engine_shape))
         return self
 
     def __exit__(self, *about):
