@@ -186,9 +186,14 @@ void EngineFeed::begin_anew(const char* why, EventList& out) {
 void EngineFeed::ask_for(uint64_t sequence) {
   Frames old;
   while (replay_.receive(old, 4)) continue;  // of a replay that took too long
+  asked_ = sequence;
   const std::string wanted = big_endian(sequence);
   replay_.send({std::string_view(), wanted});
   replay_deadline_ = Clock::now() + kReplayTime;
+}
+
+void EngineFeed::keep_waiting(const FeedMessage& message) {
+  if (waiting_.emplace(message.sequence, message.payload).second) waiting_bytes_ += message.payload.size();
 }
 
 void EngineFeed::take(const FeedMessage& message, EventList& out) {
@@ -196,8 +201,7 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   if (last_live_ && message.sequence <= *last_live_) begin_anew("the engine began anew", out);
   last_live_ = message.sequence;
   if (replay_deadline_) {
-    waiting_bytes_ += message.payload.size();
-    waiting_.emplace(message.sequence, message.payload);
+    keep_waiting(message);
     if (waiting_.size() > kWaitingMax || waiting_bytes_ > kWaitingBytesMax) end_replay(out);
     return;
   }
@@ -206,8 +210,7 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   if (message.sequence != expected) {
     if (last_) gaps_.add();
     if (replay_.is_open()) {
-      waiting_.emplace(message.sequence, message.payload);
-      waiting_bytes_ += message.payload.size();
+      keep_waiting(message);
       ask_for(expected);
       return;
     }
@@ -216,16 +219,21 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   apply(message.sequence, message.payload, out);
 }
 
-// The replayed batches and the waiting ones are one sequence, if none is missing. Before the first batch that is there another
-// one may be missing when this feed began after the engine: those blocks are not announced.
+// The replayed batches and the waiting ones are one sequence, if none is missing. One that is missing behind the end of this
+// replay is asked for in another; each replay brings one batch more at least. Before the first batch that is there another one
+// may be missing when this feed began after the engine: those blocks are not announced.
 void EngineFeed::end_replay(EventList& out) {
   replay_deadline_.reset();
-  auto waiting = std::exchange(waiting_, {});
-  waiting_bytes_ = 0;
-  for (const auto& [sequence, payload] : waiting) {
-    if (last_ && sequence <= *last_) continue;
-    if (last_ && sequence != *last_ + 1) lose("the engine does not keep what is missing any more", out);
-    apply(sequence, payload, out);
+  while (!waiting_.empty()) {
+    const auto next = waiting_.begin();
+    const uint64_t sequence = next->first;
+    if (last_ && sequence > *last_ + 1) {
+      if (replay_.is_open() && *last_ + 1 > asked_) return ask_for(*last_ + 1);
+      lose("the engine does not keep what is missing any more", out);
+    }
+    if (!last_ || sequence > *last_) apply(sequence, next->second, out);
+    waiting_bytes_ -= next->second.size();
+    waiting_.erase(next);
   }
 }
 
@@ -241,8 +249,7 @@ void EngineFeed::take_replay(EventList& out) {
       end_replay(out);
       return;
     }
-    waiting_bytes_ += message->payload.size();
-    waiting_.emplace(message->sequence, message->payload);
+    keep_waiting(*message);
     if (waiting_.size() > 2 * kWaitingMax || waiting_bytes_ > 2 * kWaitingBytesMax) end_replay(out);
   }
 }

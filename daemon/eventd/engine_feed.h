@@ -54,6 +54,7 @@ class EngineFeed {
   void take(const FeedMessage& message, EventList& out);
   void take_replay(EventList& out);
   void ask_for(uint64_t sequence);
+  void keep_waiting(const FeedMessage& message);
   void end_replay(EventList& out);
   void lose(const char* why, EventList& out);
   bool was_disconnected();
@@ -72,6 +73,7 @@ class EngineFeed {
   std::optional<uint64_t> last_;       // sequence that was applied
   std::optional<uint64_t> last_live_;  // that came by sub_; a replay may be ahead of it
   std::optional<int64_t> rank_;
+  uint64_t asked_ = 0;  // for the last replay: its first sequence
   // While a replay is under way: the batches that came meanwhile, and the time at which it ends in any case.
   std::optional<Clock::time_point> replay_deadline_;
   std::map<uint64_t, std::string> waiting_;

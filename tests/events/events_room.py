@@ -47,10 +47,22 @@ def until(condition, what, patience=PATIENCE):
         time.sleep(0.01)
 
 
+_given = set()  # ports that this process has for one purpose each
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One below those that the kernel gives to connections, which could take it before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                _given.add(port)
+                return port
+            except OSError:
+                continue
 
 
 class Eventd:

@@ -38,14 +38,22 @@ class Room:
                              **{name: free_port() for name in self.ports})
         self.context = zmq.Context()
         if self.starts:
-            self.eventd.begin()
+            self.or_leave(self.eventd.begin)
         return self
+
+    def or_leave(self, begin):
+        """Ends what has begun when the rest of a room does not come about."""
+        try:
+            return begin()
+        except BaseException as error:
+            Room.__exit__(self, type(error))
+            raise
 
     def __exit__(self, kind, *_):
         if kind is not None:
             print(self.eventd.log.read_text()[-4000:])
         self.context.destroy(linger=0)
-        if self.eventd.process is not None:
+        if self.eventd.process is not None and (kind is None or self.eventd.process.poll() is None):
             self.eventd.__exit__()
         self.client.__exit__()
         self.marud.__exit__()
