@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 namespace maru::daemon {
 
@@ -28,7 +27,6 @@ void Evictor::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.result->evicted;
 }
 
-// A run of the length that is asked for becomes the asker's, if all of it is FREE.
 bool Evictor::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker) {
   const auto run_pages = uint32_t(shortage.run_pages);
   if (shm::grant_run(core_.region, core_.self.id, shortage.asker, first, run_pages, shortage.mark, ret_blocker)
@@ -109,7 +107,6 @@ struct Victim {
 
 }  // namespace
 
-// Returns false if it stopped at a block of another size than the runs that are wanted.
 bool Evictor::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   queues_.tell_time();
   EvictionOrder::Coldest coldest(queues_.order, in, &shortage.lines_left);
@@ -227,8 +224,6 @@ bool Evictor::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
   return !size_differs;
 }
 
-// Lines that the eviction of a block reads: a look for pins in all lanes, the block's lines and its bucket's, and its run,
-// whose length a client wrote.
 uint64_t Evictor::eviction_lines(uint32_t page, uint64_t look) const {
   constexpr uint64_t kLinesOfABlock = 8;
   uint32_t run_pages = core_.region.run_pages(page);
@@ -247,7 +242,6 @@ size_t Evictor::evict_pages(std::span<const uint32_t> victims, EvictReason reaso
   return evict_pages(victims, nobody);
 }
 
-// `into` counts them and takes nothing.
 size_t Evictor::evict_pages(std::span<const uint32_t> victims, Shortage& into) {
   PageRef retired[shm::kEvictBatchMax];
   size_t gone = 0;
