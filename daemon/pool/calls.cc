@@ -1,7 +1,6 @@
 // What the rest of marud calls of a pool, each call for the part that does it. pool.cc has the pool's life.
 #include "daemon/pool/parts.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>

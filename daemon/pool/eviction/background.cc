@@ -33,7 +33,6 @@ void Background::count_used(uint64_t count) {
   }
 }
 
-// Returns true when there is more to do right away.
 bool Background::step() {
   if (core_.config.high_watermark <= 0 || core_.config.high_watermark >= 1 || !queues_.policy->evicts()) {
     is_evicting_ = false;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 namespace maru::daemon {
 
@@ -28,7 +27,6 @@ void Evictor::report_evicted(PageRef ref, Shortage& shortage) {
   ++shortage.result->evicted;
 }
 
-// A run of the length that is asked for becomes the asker's, if all of it is FREE.
 bool Evictor::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker) {
   const auto run_pages = uint32_t(shortage.run_pages);
   if (shm::grant_run(core_.region, core_.self.id, shortage.asker, first, run_pages, shortage.mark, ret_blocker)
@@ -86,149 +84,180 @@ void Evictor::finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, 
 
 namespace {
 
-// Children of one parent that a batch is about to take away.
-struct ParentCount {
-  PageRef parent;
-  uint32_t children;
-};
-
-// Bytes of one tenant that a batch is about to take away.
-struct TenantBytes {
-  uint32_t tenant;
-  uint64_t bytes;
-};
-
-// Lines that the eviction of a block reads beside the look for its pins, if nobody scribbles.
+// Lines that the eviction of a block reads beside the look for its pins, if no client scribbles.
 constexpr uint64_t kLinesOfAChoice = 64;
-
-struct Victim {
-  uint32_t page;
-  uint32_t generation;
-  uint64_t tick;
-};
 
 }  // namespace
 
-// Returns false if it stopped at a block of another size than the runs that are wanted.
-bool Evictor::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
-  queues_.tell_time();
-  EvictionOrder::Coldest coldest(queues_.order, in, &shortage.lines_left);
+// The way of one call through the queues: a batch is chosen, then it is taken away, then the next one is chosen.
+struct Evictor::Walk {
+  struct Victim {
+    uint32_t page;
+    uint32_t generation;
+    uint64_t tick;
+  };
+  // Children of one parent that the batch is about to take away.
+  struct ParentCount {
+    PageRef parent;
+    uint32_t children;
+  };
+  // Bytes of one tenant that the batch is about to take away.
+  struct TenantBytes {
+    uint32_t tenant;
+    uint64_t bytes;
+  };
+
+  EvictionOrder::Coldest coldest;
   // Every step takes a page out of a queue. Pages come back only below a child that went, so twice the pages is enough
-  // unless somebody scribbles.
-  uint64_t steps_left = 2 * uint64_t(in.size()) * core_.region.region_pages() + 1024;
+  // unless a client scribbles.
+  uint64_t steps_left;
   uint32_t rebuilds_left = 8;
-  bool size_differs = false;
+  bool size_differs = false;  // it met a block of another size than the runs that are wanted
+
+  // The batch.
+  uint64_t look = 0;  // lines of a look for pins
   std::vector<Victim> victims;
-  std::vector<uint32_t> victim_pages;
   std::vector<ParentCount> parents;
   std::vector<TenantBytes> chosen;
-  PageRef retired[shm::kEvictBatchMax];
+  std::optional<EvictionOrder::Key>
+      horizon;  // of the coldest parent that the batch sets free: no warmer block is chosen
+  uint64_t runs_expected = 0;
 
-  while (shortage.is_open() && !size_differs && steps_left > 0) {
+  void begin_batch(uint64_t look_lines) {
+    look = look_lines;
     victims.clear();
     parents.clear();
     chosen.clear();
-    uint64_t runs_expected = 0;
-    const uint64_t cost = lanes_.look_lines();
-    std::optional<EvictionOrder::Key> horizon;
-    uint32_t page = 0;
-    EvictionOrder::Key coldest_key;
-    while (victims.size() < shm::kEvictBatchMax && steps_left > 0 && shortage.lines_left > 0 &&
-           runs_expected < shortage.runs_left() && coldest.peek(&page, &coldest_key)) {
-      if (horizon && coldest_key > *horizon) break;
-      --steps_left;
-      shortage.spend(cost);
-      PageWord found = core_.word(page);
-      if (found.is(PageState::kRetiring)) {  // of a marud before: nobody else marks blocks so
-        core_.region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
-        found = core_.word(page);
-      }
-      const uint32_t generation = found.generation();
-      const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount();
-      const bool is_stale = !found.is(PageState::kReady) || !queues_.order.knows(page, generation);
-      const uint32_t run_pages = may_go ? core_.region.run_pages(page) : 1;
-      if (may_go && !is_stale && shortage.run_pages > 1 && run_pages != shortage.run_pages) {
-        size_differs = true;
-        break;
-      }
-      if (queues_.is_by_tenant() && may_go && !is_stale) {
-        // What is chosen counts as used until it is free, so a tenant that this batch brings down to its limit ends it.
-        const uint32_t index = queues_.tenant(page);
-        auto taken =
-            std::find_if(chosen.begin(), chosen.end(), [&](const TenantBytes& t) { return t.tenant == index; });
-        if (taken == chosen.end()) taken = chosen.insert(chosen.end(), {index, 0});
-        const TenantTable::Row& row = tenants_.table().row(index);
-        if (taken->bytes != 0 && row.is_over() &&
-            row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
-          break;
-        taken->bytes += run_pages * core_.region.page_bytes();
-      }
-      const uint64_t at_tick = queues_.order.last_use(page);
-      if (!queues_.order.remove(page)) {
-        if (rebuilds_left-- == 0) {
-          steps_left = 0;
-          break;
-        }
-        queues_.mend(queues_.order.shelf_of(page));
-        coldest.push_shelf(queues_.order.shelf_of(page));
-        continue;
-      }
-      if (is_stale) {
-        if (!found.is(PageState::kReady)) continue;
-        queues_.insert(page, generation);
-        coldest.push(page);
-        continue;
-      }
-      if (found.recount()) held_.hold(PageRef::of(page, generation));  // comes back when the recount is through
-      if (!may_go) continue;
+    horizon.reset();
+    runs_expected = 0;
+  }
+};
 
-      shortage.spend(eviction_lines(page, 0));
-      victims.push_back({page, generation, at_tick});
-      runs_expected += shortage.run_pages == 1 ? run_pages : 1;
-      const PageRef parent = PageRef::from_bits(core_.region.block(page).parent.load_acquire());  // a hint
-      if (!core_.region.is_page(parent)) continue;
-      const PageWord parent_word = core_.word(parent.page());
-      if (!parent_word.is(PageState::kReady, parent.generation())) continue;
-      auto counted =
-          std::find_if(parents.begin(), parents.end(), [&](const ParentCount& p) { return p.parent == parent; });
-      if (counted == parents.end()) counted = parents.insert(parents.end(), {parent, 0});
-      if (++counted->children != parent_word.children()) continue;
-      queues_.know(parent.page(), parent.generation());
-      const EvictionOrder::Key then =
-          queues_.order.key(parent.page(), std::max(at_tick, queues_.order.last_use(parent.page())));
-      horizon = horizon ? std::min(*horizon, then) : then;
-    }
-    if (victims.empty()) break;
-
-    victim_pages.clear();
-    for (const Victim& victim : victims) victim_pages.push_back(victim.page);
-    core_.meter.add(victims.size() * cost);
-    const size_t count = shm::retire_unpinned(core_.self, lanes_.in_use, victim_pages.data(), victim_pages.size(),
-                                              &core_.attempt, retired);
-    const uint64_t before = core_.meter.read();
-    size_t next = 0;
-    for (const Victim& victim : victims) {
-      const PageRef ref = PageRef::of(victim.page, victim.generation);
-      if (next < count && retired[next].page() == victim.page) {
-        finish_evicted(retired[next++], victim.tick, shortage, &coldest);
-      } else if (const PageWord found = core_.word(victim.page); found.is(PageState::kReady, victim.generation)) {
-        if (found.children() != 0) continue;  // back when the last one leaves
-        shortage.spend(cost);                 // a look more, for where it is pinned
-        held_.hold(ref);
-      }
-    }
-    const uint64_t read = core_.meter.read() - before, expected = victims.size() * kLinesOfAChoice;
-    shortage.spend(read - std::min(read, expected));  // by searches for the places of parents
+bool Evictor::evict_coldest(std::span<const uint32_t> in, Shortage& shortage) {
+  queues_.tell_time();
+  Walk walk = {.coldest = EvictionOrder::Coldest(queues_.order, in, &shortage.lines_left),
+               .steps_left = 2 * uint64_t(in.size()) * core_.region.region_pages() + 1024};
+  while (shortage.is_open() && !walk.size_differs && walk.steps_left > 0) {
+    choose_batch(walk, shortage);
+    if (walk.victims.empty()) break;
+    take_batch(walk, shortage);
   }
   for (const uint32_t index : in)
     queues_.for_shelves(index, [&](uint32_t shelf) {
       if (queues_.order.is_damaged(shelf)) queues_.mend(shelf);  // for the next request
     });
-  return !size_differs;
+  return !walk.size_differs;
 }
 
-// Lines that the eviction of a block reads: a look for pins in all lanes, the block's lines and its bucket's, and its run,
-// whose length a client wrote.
+// The coldest blocks that may go, as one batch may have.
+void Evictor::choose_batch(Walk& walk, Shortage& shortage) {
+  walk.begin_batch(lanes_.look_lines());
+  uint32_t page = 0;
+  EvictionOrder::Key key;
+  while (walk.victims.size() < shm::kEvictBatchMax && walk.steps_left > 0 && shortage.lines_left > 0 &&
+         walk.runs_expected < shortage.runs_left() && walk.coldest.peek(&page, &key)) {
+    if (walk.horizon && key > *walk.horizon) return;
+    --walk.steps_left;
+    shortage.spend(walk.look);
+    const PageWord found = revived(page);
+    const uint32_t generation = found.generation();
+    const bool may_go = found.is(PageState::kReady) && found.children() == 0 && !found.recount();
+    const bool is_stale = !found.is(PageState::kReady) || !queues_.order.knows(page, generation);
+    const uint32_t run_pages = may_go ? core_.region.run_pages(page) : 1;
+    if (may_go && !is_stale) {
+      walk.size_differs = shortage.run_pages > 1 && run_pages != shortage.run_pages;
+      if (walk.size_differs || is_enough_of_tenant(walk, page, run_pages)) return;
+    }
+    const uint64_t at_tick = queues_.order.last_use(page);
+    if (!take_out(walk, page)) continue;
+    if (is_stale) {
+      if (!found.is(PageState::kReady)) continue;
+      queues_.insert(page, generation);
+      walk.coldest.push(page);
+      continue;
+    }
+    if (found.recount()) held_.hold(PageRef::of(page, generation));  // comes back when the recount is through
+    if (!may_go) continue;
+    shortage.spend(eviction_lines(page, 0));
+    walk.victims.push_back({page, generation, at_tick});
+    walk.runs_expected += shortage.run_pages == 1 ? run_pages : 1;
+    note_parent(walk, page, at_tick);
+  }
+}
+
+// The word of a page. A marud before this one may have left its mark there: no other process marks blocks so.
+PageWord Evictor::revived(uint32_t page) const {
+  PageWord found = core_.word(page);
+  if (!found.is(PageState::kRetiring)) return found;
+  core_.region.block(page).word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
+  return core_.word(page);
+}
+
+// Whether the batch has brought the block's tenant down to its limit. What is chosen counts as used until it is free.
+bool Evictor::is_enough_of_tenant(Walk& walk, uint32_t page, uint32_t run_pages) const {
+  if (!queues_.is_by_tenant()) return false;
+  const uint32_t index = queues_.tenant(page);
+  auto taken = std::ranges::find(walk.chosen, index, &Walk::TenantBytes::tenant);
+  if (taken == walk.chosen.end()) taken = walk.chosen.insert(walk.chosen.end(), {index, 0});
+  const TenantTable::Row& row = tenants_.table().row(index);
+  if (taken->bytes != 0 && row.is_over() &&
+      row.used_bytes - std::min(row.used_bytes, taken->bytes) <= row.limit_bytes())
+    return true;
+  taken->bytes += run_pages * core_.region.page_bytes();
+  return false;
+}
+
+// A page out of its queue. Damaged queues are mended a few times, and then the walk ends.
+bool Evictor::take_out(Walk& walk, uint32_t page) {
+  if (queues_.order.remove(page)) return true;
+  if (walk.rebuilds_left-- == 0) {
+    walk.steps_left = 0;
+    return false;
+  }
+  queues_.mend(queues_.order.shelf_of(page));
+  walk.coldest.push_shelf(queues_.order.shelf_of(page));
+  return false;
+}
+
+// A parent whose last child the batch takes away may go next, with the later of their ticks.
+void Evictor::note_parent(Walk& walk, uint32_t page, uint64_t at_tick) {
+  const PageRef parent = PageRef::from_bits(core_.region.block(page).parent.load_acquire());  // a hint
+  if (!core_.region.is_page(parent)) return;
+  const PageWord found = core_.word(parent.page());
+  if (!found.is(PageState::kReady, parent.generation())) return;
+  auto counted = std::ranges::find(walk.parents, parent, &Walk::ParentCount::parent);
+  if (counted == walk.parents.end()) counted = walk.parents.insert(walk.parents.end(), {parent, 0});
+  if (++counted->children != found.children()) return;
+  queues_.know(parent.page(), parent.generation());
+  const EvictionOrder::Key then =
+      queues_.order.key(parent.page(), std::max(at_tick, queues_.order.last_use(parent.page())));
+  walk.horizon = walk.horizon ? std::min(*walk.horizon, then) : then;
+}
+
+// Marks the batch, looks for its pins, and ends those that no process pins. The others are held.
+void Evictor::take_batch(Walk& walk, Shortage& shortage) {
+  PageRef retired[shm::kEvictBatchMax];
+  std::vector<uint32_t> pages;
+  for (const Walk::Victim& victim : walk.victims) pages.push_back(victim.page);
+  core_.meter.add(pages.size() * walk.look);
+  const size_t count =
+      shm::retire_unpinned(core_.self, lanes_.in_use, pages.data(), pages.size(), &core_.attempt, retired);
+  const uint64_t before = core_.meter.read();
+  size_t next = 0;
+  for (const Walk::Victim& victim : walk.victims) {
+    const PageRef ref = PageRef::of(victim.page, victim.generation);
+    if (next < count && retired[next].page() == victim.page) {
+      finish_evicted(retired[next++], victim.tick, shortage, &walk.coldest);
+    } else if (const PageWord found = core_.word(victim.page); found.is(PageState::kReady, victim.generation)) {
+      if (found.children() != 0) continue;  // back when the last one leaves
+      shortage.spend(walk.look);            // a look more, for where it is pinned
+      held_.hold(ref);
+    }
+  }
+  const uint64_t read = core_.meter.read() - before, expected = walk.victims.size() * kLinesOfAChoice;
+  shortage.spend(read - std::min(read, expected));  // by searches for the places of parents
+}
+
 uint64_t Evictor::eviction_lines(uint32_t page, uint64_t look) const {
   constexpr uint64_t kLinesOfABlock = 8;
   uint32_t run_pages = core_.region.run_pages(page);
@@ -247,7 +276,6 @@ size_t Evictor::evict_pages(std::span<const uint32_t> victims, EvictReason reaso
   return evict_pages(victims, nobody);
 }
 
-// `into` counts them and takes nothing.
 size_t Evictor::evict_pages(std::span<const uint32_t> victims, Shortage& into) {
   PageRef retired[shm::kEvictBatchMax];
   size_t gone = 0;

@@ -62,6 +62,13 @@ class Evictor {
   uint64_t eviction_lines(uint32_t page, uint64_t look) const;
 
  private:
+  struct Walk;
+  void choose_batch(Walk& walk, Shortage& shortage);
+  PageWord revived(uint32_t page) const;
+  bool is_enough_of_tenant(Walk& walk, uint32_t page, uint32_t run_pages) const;
+  bool take_out(Walk& walk, uint32_t page);
+  void note_parent(Walk& walk, uint32_t page, uint64_t at_tick);
+  void take_batch(Walk& walk, Shortage& shortage);
   void report_evicted(PageRef ref, Shortage& shortage);
   void take_freed(uint32_t first, uint32_t count, Shortage& shortage);
   void finish_evicted(PageRef ref, uint64_t at_tick, Shortage& shortage, EvictionOrder::Coldest* coldest);

@@ -15,7 +15,6 @@ void HeldBlocks::hold(PageRef ref) {
   blocks_.push_back({ref, shm::find_pin(core_.region, shm::with_other_hosts(core_.region, lanes_.in_use), ref.page())});
 }
 
-// Whether somebody waits for a pass that begins now, or began since.
 bool HeldBlocks::is_pass_due() const {
   return rounds_.held_seen < rounds_.wanted && rounds_.pass_wanted <= rounds_.begun;
 }
@@ -57,7 +56,6 @@ void HeldBlocks::look(uint64_t lines) {
   rounds_.pass_wanted = std::max(rounds_.pass_wanted, rounds_.held_seen + 1);
 }
 
-// In one go, also if somebody waits for the pass that is under way.
 void HeldBlocks::look_at_all() {
   left_ = 0;
   look(kNever);

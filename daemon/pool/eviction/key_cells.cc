@@ -108,7 +108,6 @@ void KeyCells::begin() {
   look_.coldest.clear();
 }
 
-// Returns true when there is more to do right away.
 bool KeyCells::step() {
   const uint64_t cells = core_.region.parameters().key_extents;
   if (cells >= core_.pages() || !queues_.policy->evicts()) return false;

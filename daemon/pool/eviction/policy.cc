@@ -20,8 +20,6 @@ uint64_t name_hash(std::string_view name) {
 
 }  // namespace
 
-// Every block is told to the new policy as if it had been stored when it was last used; nothing of the old order is kept.
-// Costs about a tenth of a microsecond a page: in one go, or in turns, in which nothing is chosen by it.
 Result<void> Queues::set_policy(const std::string& name, const PolicyOptions& options, bool in_turns) {
   auto made = make_policy(name, options, core_.config.policy_dir);
   if (!made) return tl::unexpected(made.error());
@@ -122,14 +120,12 @@ uint32_t Queues::tenant_class(uint32_t index) const {
 
 PolicyTenant Queues::tenant_usage(uint32_t index) const { return tenants_.table().usage(index); }
 
-// Tenants get queues of their own when the first limit comes, and lose them with the last one.
 void Queues::separate_tenants() {
   if (has_queues_by_tenant() == queues_by_tenant_) return;
   queues_by_tenant_ = !queues_by_tenant_;
   begin_reorder(false);
 }
 
-// Before blocks are chosen: what tenants use now, and for whom (0: nobody) the memory is.
 void Queues::ask_for_tenant(uint64_t asker) {
   if (!queues_by_tenant_) return;
   tenants_.read_accounts();

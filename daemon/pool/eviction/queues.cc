@@ -1,7 +1,5 @@
 #include "daemon/pool/eviction/queues.h"
 
-#include "libmaru/shm/blocks/block_store.h"
-
 #include <algorithm>
 #include <utility>
 
@@ -18,14 +16,12 @@ void Queues::tell_time() {
   order.set_pool({core_.tick(core_.now_ms), core_.pages(), core_.region.region_pages(), core_.region.page_bytes()});
 }
 
-// The last use of this life of a page, as far as it is known; never in the future.
 uint64_t Queues::tick_of(uint32_t page, uint32_t generation) const {
   const uint64_t now = core_.tick(core_.now_ms);
   if (order.knows(page, generation)) return std::min(now, order.last_use(page));
   return std::min(now, core_.tick(core_.region.detail(page).stored_ms.load_relaxed()));  // a hint: any value does
 }
 
-// A life of a page that the policy has not heard of yet. Its entry may still stand in a queue for an earlier life.
 void Queues::know(uint32_t page, uint32_t generation) {
   if (order.knows(page, generation)) return;
   if (order.contains(page)) remove(page);
@@ -44,7 +40,6 @@ void Queues::remove(uint32_t page) {
   if (!order.remove(page)) mend(order.shelf_of(page));
 }
 
-// From the page words, the ticks and the policy's words alone; nothing of the old links is believed.
 void Queues::rebuild(uint32_t shelf) {
   if (regions_[order.region_of_shelf(shelf)].is_foreign) return;
   shelves[shelf].is_unordered = false;
@@ -71,8 +66,6 @@ bool Queues::may_rebuild() {
   return true;
 }
 
-// Somebody scribbled over the links of this shelf. Whoever does that may do it again before each touch, so only so much is
-// built anew in a turn. Until its turn comes the shelf has no queues and nothing on it is chosen; the ticks go on.
 void Queues::mend(uint32_t shelf) {
   ShelfEntry& entry = shelves[shelf];
   if (regions_[order.region_of_shelf(shelf)].is_foreign || entry.is_unordered) return;
@@ -94,7 +87,6 @@ void Queues::leave_for_later(uint32_t shelf, uint64_t round) {
   late->round = std::min(late->round, round);
 }
 
-// On shelves of so many pages together.
 void Queues::place_late(uint64_t pages_left) {
   for (; !late_shelves_.empty() && pages_left >= order.shelf_pages(); pages_left -= order.shelf_pages()) {
     const uint32_t shelf = late_shelves_.front().index;
@@ -123,9 +115,6 @@ bool Queues::step_mending() {
   return !unordered_shelves_.empty() || !late_shelves_.empty() || is_reordering();
 }
 
-// Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find, is
-// sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for `round`
-// waits for it.
 void Queues::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
   const LineBudget places(core_.meter, kPlaceLinesPerTurn);
   std::sort(missing.begin(), missing.end());
@@ -150,8 +139,6 @@ void Queues::add_missing(std::vector<uint32_t>& missing, uint64_t round) {
   }
 }
 
-// A child of this block goes, or a use of one that is gone was read: the later of the two uses is the block's. Before the child
-// is FREE, so that a death in between leaves no parent that is childless and colder than its child was.
 void Queues::inherit_use(PageRef parent, uint64_t child_tick) {
   if (!core_.region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();
@@ -160,7 +147,6 @@ void Queues::inherit_use(PageRef parent, uint64_t child_tick) {
   if (!order.inherit(page, std::min(child_tick, core_.tick(core_.now_ms)))) mend(order.shelf_of(page));
 }
 
-// A child of this block is gone for good: without children left it may go too.
 void Queues::child_left(PageRef parent, EvictionOrder::Coldest* coldest) {
   if (!core_.region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();

@@ -3,7 +3,6 @@
 #include "libmaru/shm/blocks/pin.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace maru::daemon {
 namespace {
@@ -100,14 +99,11 @@ bool Recency::drain(size_t limit) {
   return true;
 }
 
-// All that is there, in one go. Each ring has as many touches as it has places at most, so this ends whatever clients do.
 void Recency::drain_all() {
   for (const uint64_t round = rounds_.begun + 1; rounds_.done < round;) drain(kNever);
   queues_.place_late(kNever);
 }
 
-// Whether every touch was applied, and every held block looked at, that was there when this was first asked, with `round` 0; it
-// is for the next time. Asks for one step of either at most, and turns go on.
 bool Recency::has_caught_up(uint64_t& round) {
   if (round == 0) {
     round = rounds_.begun + 1;

@@ -1,7 +1,6 @@
 #include "daemon/pool/eviction/retired_blocks.h"
 
 #include "libmaru/shm/blocks/pin.h"
-#include "libmaru/shm/recovery/evict.h"
 
 #include <algorithm>
 
@@ -13,8 +12,6 @@ void RetiredBlocks::add(PageRef ref) {
   blocks_.push_back({ref});
 }
 
-// `lines`: of memory, to look for pins. `pages_left`: to walk for tails; clients wrote how long the runs are. Most are pinned
-// where they were, which costs one line. Returns how many of the next `blocks` were not looked at.
 size_t RetiredBlocks::finish(uint64_t lines, uint64_t pages_left, size_t blocks) {
   if (blocks_.empty()) return 0;
   const shm::LaneSet in_use = shm::with_other_hosts(core_.region, lanes_.in_use);

@@ -79,8 +79,7 @@ void PoolFeed::walk(uint64_t count) {
   for (uint64_t i = count / 2 + left; i > 0; --i) look(feed_->looks.take_page(core_.pages()));
 }
 
-// The end of a turn. Returns true when there is more to do right away. Turns may come many times in a millisecond, and
-// followers are woken once in it.
+// Turns may come many times in a millisecond, and followers are woken once in it.
 bool PoolFeed::end_turn(bool has_more) {
   if (!feed_) return has_more;
   feed_->set_now(core_.now_ms);

@@ -47,7 +47,6 @@ bool HostReclaims::take_dead_lanes(uint32_t& next, uint64_t count, Take&& take) 
   return true;
 }
 
-// Returns true when there is more to do right away.
 bool HostReclaims::step(uint64_t count) {
   HostReclaim& reclaim = now_;
   if (reclaim.host == kNoHost) return false;

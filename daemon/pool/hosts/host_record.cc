@@ -1,7 +1,6 @@
 #include "daemon/pool/hosts/host_record.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/request_fields.h"
 
 #include <cstdio>
 #include <cstring>

@@ -4,11 +4,9 @@
 #include "daemon/pool/hosts/host_record.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
-#include "libmaru/shm/recovery/reclaim.h"
 #include "libmaru/shm/recovery/region_handover.h"
 
 #include <algorithm>
-#include <cerrno>
 
 namespace maru::daemon {
 namespace {
@@ -173,8 +171,6 @@ void Hosts::watch_fencing() {
   fencing_.reset();
 }
 
-// After proof of the death of this generation of it. False if that is not in use any more, or another marud was faster: a proof
-// takes its time, in which the machine may have come back.
 bool Hosts::declare_dead(uint32_t host, uint32_t generation, const std::string& proof) {
   if (!shm::declare_proven_dead(core_.region, host, generation, core_.host, core_.host_generation)) return false;
   watches_[host].claim = shm::read_claim(core_.region, host);
@@ -184,8 +180,6 @@ bool Hosts::declare_dead(uint32_t host, uint32_t generation, const std::string& 
   return true;
 }
 
-// What the other hosts have rented and given up since. Words of our own regions are ours; one that says otherwise was inherited
-// by whoever took this host for dead, or scribbled on, and is left to that one.
 void Hosts::look_at_regions() {
   for (uint32_t i = 0; i < regions_.size(); ++i) {
     RegionEntry& entry = regions_[i];

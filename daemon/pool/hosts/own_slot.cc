@@ -65,7 +65,6 @@ void OwnSlot::beat() {
     core_.region.host(core_.host).heartbeat_ms.store_relaxed(core_.now_ms);  // for readers that only look
 }
 
-// Steps 2 and 3 of "Attach of a host". Blocks for kTwinWatchMs where the machine seems to have been booted again.
 Result<void> OwnSlot::claim() {
   core_.epoch = core_.region.host(0).epoch.load_relaxed() + 1;  // any value will do: the last marud is gone
   if (!core_.region.is_shared()) return {};

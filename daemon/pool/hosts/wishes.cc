@@ -4,9 +4,6 @@
 #include "daemon/pool/hosts/pool_hosts.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
-#include "libmaru/shm/recovery/region_handover.h"
-
-#include <algorithm>
 
 namespace maru::daemon {
 

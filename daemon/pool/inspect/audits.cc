@@ -1,5 +1,7 @@
 #include "daemon/pool/inspect/audits.h"
 
+#include "daemon/base/json_text.h"
+#include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
 #include "libmaru/shm/audit/run.h"
 
@@ -255,6 +257,17 @@ json Audits::tell(const std::vector<shm::Finding>& found, const shm::AuditReport
   ++core_.totals.audits;
   last_ = {{"at_ms", core_.now_ms}, {"found", is_quiesced ? json(lasting) : reply["found"]}, {"mode", reply["mode"]}};
   return reply;
+}
+
+void Audits::adopt() {
+  if (core_.pages() > kAuditedAtStartPages) {
+    last_ = {{"mode", "not at the start of so large a pool"}};
+    return;
+  }
+  const nlohmann::json report = check_now();
+  if (report["found"] != 0)
+    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", core_.config.name,
+                json_text(report["violations"]).substr(0, 400));
 }
 
 }  // namespace maru::daemon

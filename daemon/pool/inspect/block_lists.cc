@@ -129,8 +129,6 @@ json BlockLists::list(const json& request) {
   return reply;
 }
 
-// The block that "key", "tenant" and "kind" name; none when there is none, with the refusal to answer. Without a kind every
-// kind that the key may have is tried.
 PageRef BlockLists::named(const json& request, shm::Digest* ret_digest, json* ret_refusal) const {
   const std::vector<std::byte> bytes = key_bytes(text_in(request, "key"));
   if (bytes.empty() || bytes.size() > limits::kKeyBytesMax) {

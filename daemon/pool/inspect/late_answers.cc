@@ -14,7 +14,6 @@ using nlohmann::json;
 
 }  // namespace
 
-// What the parts have done for tickets becomes their answers.
 void LateAnswers::collect() {
   for (const Answered<Removal>& done : deletions_.take_removals())
     answers_.give(done.ticket, removed_json(done.answer));
@@ -23,7 +22,6 @@ void LateAnswers::collect() {
   for (Answered<json>& waiting : std::exchange(ordered_, {})) answers_.give(waiting.ticket, std::move(waiting.answer));
 }
 
-// Nothing while it is under way.
 json LateAnswers::answer(uint64_t* ret_ticket) {
   collect();
   if (answers_.is_pending(*ret_ticket)) return {};
@@ -33,13 +31,11 @@ json LateAnswers::answer(uint64_t* ret_ticket) {
   return *std::move(reply);
 }
 
-// The ticket of an answer that comes later.
 json LateAnswers::wait_for(uint64_t ticket, uint64_t* ret_ticket) {
   answers_.expect(*ret_ticket = ticket);
   return {};
 }
 
-// The reply, now or when the queues are built.
 json LateAnswers::when_ordered(json reply, uint64_t* ret_ticket) {
   if (!ret_ticket || !queues_.is_reordering()) return reply;
   ordered_.push_back({++core_.last_ticket, std::move(reply)});

@@ -1,7 +1,5 @@
 #include "daemon/pool/inspect/region_heat.h"
 
-#include "daemon/base/request_fields.h"
-
 #include <algorithm>
 #include <cmath>
 

@@ -138,8 +138,6 @@ uint64_t LaneTable::lost_touches() const {
   return lost;
 }
 
-// What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
-// pins overflow, or whose client says so.
 uint64_t LaneTable::look_lines() const {
   constexpr uint64_t kOwnLines = 4, kSlotsPerLine = 8;
   uint64_t lines = kOwnLines;

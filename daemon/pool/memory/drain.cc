@@ -71,7 +71,6 @@ bool Drain::drain_one_region(uint32_t index, const LineBudget& budget) {
   return true;
 }
 
-// Returns true when there is more to do right away.
 bool Drain::step(const LineBudget& budget) {
   if (rests(core_.now_ms, again_ms_, kDrainPauseMs)) return false;
   while (!budget.is_spent()) {

@@ -58,7 +58,6 @@ bool Evictions::step(Eviction& eviction) {
   return all.runs == 0 || all.lines_left == 0 || has_none_left;
 }
 
-// Returns true when there is more to do right away.
 bool Evictions::step() {
   if (waiting_.empty()) return false;
   if (step(waiting_.front())) {

@@ -3,7 +3,6 @@
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/region_handover.h"
-#include "libmaru/shm/region/page_run.h"
 
 #include <algorithm>
 #include <optional>
@@ -38,7 +37,6 @@ uint64_t Grants::frees() const {
   return sum == kNever ? 0 : sum;
 }
 
-// Gives a region to a lane. Returns how many runs of this length its FREE pages make.
 uint64_t Grants::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) {
   if (!core_.region.is_shared() || regions_[index].state != RegionState::kUnused)
     regions_.set_region(index, RegionState::kRented, owner);
@@ -58,8 +56,6 @@ uint64_t Grants::grant_region(uint32_t index, LaneId owner, uint64_t run_pages) 
   return runs;
 }
 
-// Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
-// gives: whoever wants more asks again.
 bool Grants::rent_regions(Search& search) {
   Shortage& shortage = search.shortage;
   search.looks_for_rows = false;
@@ -130,8 +126,6 @@ std::optional<bool> Grants::look_for_row(uint32_t index, uint64_t run_pages, uin
   return false;
 }
 
-// FREE pages of these regions become the asker's, whoever rents them. Returns how many regions it has looked at to their ends,
-// or all of them when none is left to look at. Goes on in a region where the last look had no time for more.
 uint64_t Grants::take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left) {
   const uint64_t frees_now = frees();
   const auto run_pages = uint32_t(shortage.run_pages);
@@ -169,7 +163,6 @@ uint64_t Grants::take_free(std::span<const uint32_t> in, Shortage& shortage, uin
   return in.size();
 }
 
-// After its owner left, or when nobody rents it: a region that holds anything waits for a new owner, an empty one is nobody's.
 void Grants::settle_region(uint32_t index) {
   if (regions_[index].is_foreign) return;
   const bool is_empty = shm::vacate_region(core_.region, index);
@@ -180,13 +173,10 @@ void Grants::settle_region(uint32_t index) {
   if (regions_[index].state != state) regions_.set_region(index, state, {});
 }
 
-// The same without a look at its pages, which the sweep has in its time.
 void Grants::orphan_region(uint32_t index) {
   if (!regions_[index].is_foreign) regions_.set_region(index, RegionState::kOrphaned, {});
 }
 
-// A host that rents less than its share asks the host that rents the most. The other host may refuse. A region that it gives
-// up belongs to no host, and the first host that asks for a region rents it.
 void Grants::ask_other_hosts() {
   std::vector<uint32_t> rented(core_.region.hosts(), 0);
   for (uint32_t i = 0; i < regions_.size(); ++i) {

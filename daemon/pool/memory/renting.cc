@@ -1,6 +1,5 @@
 #include "daemon/pool/memory/renting.h"
 
-#include "libmaru/shm/region/page_run.h"
 #include "libmaru/wire/codec.h"
 
 #include <algorithm>
@@ -54,8 +53,6 @@ std::optional<RentResult> Renting::refusal_to(uint32_t lane, const wire::RentReq
   return std::nullopt;
 }
 
-// Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked, with
-// `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at once.
 bool Renting::may_choose(uint64_t* round) {
   queues_.separate_tenants();
   if (round) return recency_.has_caught_up(*round) && !queues_.is_reordering();
@@ -75,7 +72,6 @@ Search Renting::take_search(uint32_t lane, bool was_begun) {
   return {};
 }
 
-// Of a client that asks no more.
 void Renting::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
 
 // Of what turns before this one have got the rest is wanted still.

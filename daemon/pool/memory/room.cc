@@ -1,7 +1,6 @@
 #include "daemon/pool/memory/room.h"
 
 #include "daemon/base/log.h"
-#include "daemon/base/size_text.h"
 #include "libmaru/shm/recovery/region_handover.h"
 
 namespace maru::daemon {
@@ -16,7 +15,6 @@ Result<void> PoolRoom::set_up() {
   return {};
 }
 
-// An earlier marud may have given out pages that have no room.
 void PoolRoom::adopt() {
   if (!room_) return;
   for (uint32_t index = 0; index < regions_.size(); ++index) {
@@ -29,7 +27,6 @@ void PoolRoom::adopt() {
   close_bare_pages();
 }
 
-// FREE pages without room become OUT, so that no client takes them. Pages that lanes hold stay theirs.
 void PoolRoom::close_bare_pages() {
   if (!room_ || room_->full_because().empty()) return;
   uint64_t closed = 0;
@@ -47,7 +44,6 @@ void PoolRoom::close_bare_pages() {
                 closed, room_->full_because());
 }
 
-// A turn. Regions that an earlier marud gave out get room as soon as the file system has some.
 void PoolRoom::step() {
   if (!room_) return;
   const bool was_busy = room_->is_busy();
@@ -71,7 +67,6 @@ void PoolRoom::step() {
       if (!has(index)) return room_->begin(index, core_.now_ms);
 }
 
-// For a request that has got nothing. A caller without a place for a ticket cannot wait: then this takes the room now.
 bool PoolRoom::waits_for_room(const Shortage& shortage, bool may_wait) {
   if (!room_ || shortage.room_wanted == kNever) return false;
   const auto wanted = uint32_t(shortage.room_wanted);

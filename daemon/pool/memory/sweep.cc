@@ -42,7 +42,6 @@ void Sweep::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vecto
   if (found.children() == 0 && !queues_.order.contains(page)) missing.push_back(page);
 }
 
-// The next `count` pages, region by region; fewer where what somebody wrote makes them costly. Returns how many.
 uint64_t Sweep::step(uint64_t count) {
   std::vector<uint32_t> missing, expired;
   walked_ = 0;

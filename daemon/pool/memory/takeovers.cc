@@ -84,7 +84,6 @@ RegionOutlook Takeovers::look_at_region(uint32_t index) const {
   return outlook;
 }
 
-// Reads the candidates, and keeps the outlook of the best one. Returns true at the end.
 bool Takeovers::choose_region(Takeover& takeover, Shortage& shortage) const {
   for (; takeover.looked < takeover.candidates.size(); ++takeover.looked) {
     if (shortage.lines_left == 0) return false;
@@ -155,7 +154,6 @@ void Takeovers::hand_over(Takeover& takeover, Shortage& shortage) {
   ++core_.totals.regions_taken;
 }
 
-// Returns false if there is no region to take.
 bool Takeovers::begin(Search& search, TakeFrom whom) {
   Shortage& shortage = search.shortage;
   if (!queues_.policy->evicts() || shortage.items_left == 0 || shortage.regions_left == 0 || shortage.lines_left == 0)
@@ -197,7 +195,6 @@ void Takeovers::sort_candidates(Takeover& takeover) const {
   takeover.part = Takeover::Part::kChoice;
 }
 
-// Whether it is still as it was when the lines of an earlier turn were used up.
 bool Takeovers::is_still_anothers(const Takeover& takeover, LaneId asker) const {
   const RegionEntry& entry = regions_[*takeover.index];
   if (takeover.part == Takeover::Part::kBlocks)
@@ -206,8 +203,6 @@ bool Takeovers::is_still_anothers(const Takeover& takeover, LaneId asker) const 
   return is_anothers || entry.state == RegionState::kOrphaned;
 }
 
-// Goes on with the takeover as far as the lines of this turn last. When it is over search.takeover is empty, and a region was
-// taken or there is none to take.
 void Takeovers::step(Search& search) {
   Takeover& takeover = *search.takeover;
   Shortage& shortage = search.shortage;
@@ -231,7 +226,6 @@ void Takeovers::step(Search& search) {
   search.takeover.reset();
 }
 
-// Its request is over before the region is the asker's.
 void Takeovers::end(Search& search) {
   if (!search.takeover) return;
   const Takeover& takeover = *search.takeover;

@@ -48,7 +48,6 @@ void find_windows(std::span<const Cell> cells, uint32_t first_page, uint32_t run
 
 }  // namespace
 
-// Pages of one region among which a turn looks for windows of so many pages at once.
 uint64_t Windows::part(uint64_t run_pages) const {
   return std::min<uint64_t>(core_.region.region_pages(), std::max(kWindowPagesPerTurn, 2 * run_pages));
 }
@@ -113,7 +112,6 @@ bool Windows::empty_window(uint32_t first, Shortage& shortage) {
   return true;
 }
 
-// Returns true when nothing is wanted any more.
 bool Windows::evict(std::span<const uint32_t> in, Shortage& shortage) {
   if (!queues_.policy->evicts() || shortage.lines_left == 0) return !shortage.is_open();
   if (shortage.window && !empty_window(*shortage.window, shortage)) return false;

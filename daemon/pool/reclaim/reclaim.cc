@@ -15,7 +15,6 @@ constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
 
 }  // namespace
 
-// After proof that the client of this lane is gone, or after its goodbye.
 void Reclaim::begin(uint32_t lane) {
   renting_.drop_search(lane);
   recency_.take_last_of(lane);
@@ -60,7 +59,6 @@ void Reclaim::end_pins_of_the_dead(const LineBudget& budget) {
   }
 }
 
-// A step of what dead clients held. Returns true when there is more to do right away.
 bool Reclaim::step(const LineBudget& budget) {
   end_pins_of_the_dead(budget);
   const auto is_ending = [](const LaneRecord& record) { return record.phase == LaneRecord::Phase::kReclaiming; };
@@ -70,7 +68,6 @@ bool Reclaim::step(const LineBudget& budget) {
   return std::any_of(first, lanes_.records.end(), is_ending);
 }
 
-// As far as so many lines last. Returns true when the lane is free again.
 bool Reclaim::reclaim_lane(uint32_t lane, uint64_t lines) {
   const LineBudget budget(core_.meter, lines);
   if (!end_pins(lane, budget)) return false;
@@ -129,7 +126,6 @@ void Reclaim::finish_lane(uint32_t lane) {
   shm::set_lane_bit(core_.region, lane, false);
 }
 
-// At the end of marud: all that are being taken back, in one walk over the pages, while there are some of `count` left.
 void Reclaim::finish_lanes(uint64_t count) {
   const LineBudget unbounded(core_.meter, kNever), budget(core_.meter, count);
   std::vector<uint32_t> ended;

@@ -40,9 +40,6 @@ bool Expired::step() {
   return has_more;
 }
 
-// Expired blocks without children, and what is above them as far as that becomes childless and is expired, too: the key of an
-// expired root is not free before the root is, and nobody may take it away before its children. At most `limit`, and no more
-// than a turn may cost: each is a look at all lanes, where clients say how much there is to read. The rest is for later turns.
 void Expired::evict(std::vector<uint32_t> leaves, uint64_t limit) {
   std::vector<uint32_t> victims;
   std::vector<PageRef> parents;

@@ -1,15 +1,12 @@
 #include "daemon/pool/removal/poison.h"
 
-#include "daemon/base/json_text.h"
-#include "daemon/base/log.h"
-#include "daemon/base/request_fields.h"
 #include "daemon/memory/probe.h"
 #include "libmaru/shm/recovery/poison.h"
 #include "libmaru/shm/region/page_run.h"
 #include "maru/follow.h"
 
 #include <algorithm>
-#include <cerrno>
+#include <fmt/format.h>
 
 namespace maru::daemon {
 namespace {
@@ -172,7 +169,6 @@ bool Poison::step() {
   return more_heads;
 }
 
-// A page that the marud before left POISONED, or a block with one in its run.
 void Poison::adopt(uint32_t page) {
   const PageWord found = core_.word(page);
   if (found.is(PageState::kPoisoned)) {
@@ -191,7 +187,6 @@ void Poison::adopt(uint32_t page) {
   }
 }
 
-// Of a region that another host had before, or that is nobody's: perhaps nobody is left who lets it go.
 void Poison::know(uint32_t page) {
   if (!lanes_.let_go.contains(page) && !known_.has(page)) adopt(page);
 }

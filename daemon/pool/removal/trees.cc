@@ -29,7 +29,6 @@ void Trees::begin(TreeWalk& walk, std::vector<PageRef> roots) const {
   walk.next_child = std::make_unique_for_overwrite<uint32_t[]>(core_.pages());
 }
 
-// Every block, those without a parent being the roots. They are found with the links.
 void Trees::begin_whole(TreeWalk& walk) const {
   begin(walk, {});
   walk.is_whole = true;
@@ -131,7 +130,6 @@ bool Trees::take(TreeWalk& walk, uint64_t& budget) {
   return true;
 }
 
-// Returns true when everything was taken away that may go.
 bool Trees::step(TreeWalk& walk, uint64_t& budget) {
   using Phase = TreeWalk::Phase;
   if (walk.phase == Phase::kClear) {
@@ -160,7 +158,6 @@ bool Trees::step(TreeWalk& walk, uint64_t& budget) {
   return true;
 }
 
-// Of a block that somebody holds the key goes, and the memory when nobody does. False if it has children, or is not there.
 bool Trees::take_key(PageRef ref) {
   if (shm::retire_ref(core_.self, ref) != shm::RetireStatus::kRetired) return false;
   feed_.removed_by(ref, MARU_FOLLOW_BY_ADMIN);

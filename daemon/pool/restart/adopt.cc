@@ -1,16 +1,10 @@
 #include "daemon/pool/restart/restart.h"
 
-#include "daemon/base/json_text.h"
-#include "daemon/base/log.h"
 #include "libmaru/shm/recovery/adopt.h"
-#include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/region_handover.h"
-
-#include <algorithm>
 
 namespace maru::daemon {
 
-// ret_begun: lanes that the last marud was taking back.
 void Restart::adopt_lanes(std::vector<LaneId>* ret_begun) {
   for (uint32_t i = 0; i < format::kLaneCounterCount; ++i)
     core_.totals.counters[i] =
@@ -127,18 +121,6 @@ void Restart::finish_begun_lanes(std::span<const LaneId> begun) {
     shm::clear_lane(core_.region, id.lane);
     lanes_.show_lane(id.lane, format::LaneState::kFree);
   }
-}
-
-// The whole audit costs more than everything above together, so a large pool is audited when somebody asks.
-void Audits::adopt() {
-  if (core_.pages() > kAuditedAtStartPages) {
-    last_ = {{"mode", "not at the start of so large a pool"}};
-    return;
-  }
-  const nlohmann::json report = check_now();
-  if (report["found"] != 0)
-    log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", core_.config.name,
-                json_text(report["violations"]).substr(0, 400));
 }
 
 }  // namespace maru::daemon
