@@ -28,7 +28,7 @@ int open_below(int directory, const std::string& path, int flags) {
   int tries = 0;
   long fd = 0;
   do fd = ::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof(how));
-  while (fd < 0 && errno == EAGAIN && ++tries < 16);  // somebody renamed a directory of the path
+  while (fd < 0 && errno == EAGAIN && ++tries < 16);  // another process renamed a directory of the path
   return int(fd);
 }
 

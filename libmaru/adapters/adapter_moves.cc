@@ -50,7 +50,7 @@ void AdapterSet::end(const Name& name, Form form, bool is_resident) {
 bool AdapterSet::is_stale(uint32_t number, Form form) {
   const Entry& entry = register_.entry(number);
   if (doing_of(entry, form) == uint32_t(Doing::kNothing)) return false;
-  const uint32_t owner = entry.words[index_of(form)].owner;
+  const uint32_t owner = entry.words[index_of(form)].owner.load(std::memory_order_relaxed);
   if (owner != register_.own_number()) return register_.is_dead(owner);
   const std::lock_guard guard(mutex_);
   return !own_intents_.contains(form_key(number, form));

@@ -1,6 +1,6 @@
 // Which waiting requests run together.
 //
-// The seed serves the adapter with the most waiting requests first, so a rare adapter waits for ever behind popular ones
+// A simple former serves the adapter with the most waiting requests first, so a rare adapter waits for ever behind popular ones
 // (kPopular, to compare). The other way is fair between tenants: each tenant has a counter of the tokens it was served,
 // divided by its weight, and the next request is of the waiting tenant with the smallest. A tenant that comes back from
 // idleness starts at the smallest counter of the others, so it has no credit from the past (virtual token counters, Sheng

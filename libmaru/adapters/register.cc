@@ -155,7 +155,7 @@ int Register::adopt(const Wish& wish, maru_adapters_reason* reason) {
     return fail(reason, EBADMSG, "%s is no register: it is too short", wish.path.c_str());
   // The lock of the makers orders this with who made it. [pairs adapters.ready]
   if (copy.ready.load(std::memory_order_acquire) != 1) {
-    // Its maker died; nobody can have used it.
+    // Its maker died before any process could use it.
     if (::ftruncate(file_.get(), 0) != 0) return fail(reason, errno, "cannot make %s anew", wish.path.c_str());
     return make(wish, reason);
   }
@@ -214,8 +214,8 @@ Register::Locked Register::lock() const {
   return Locked(result == 0 ? mutex : nullptr);
 }
 
-// Names, lists, sums and free entries, from the entries. A resident bit may be missing: then the form is in the pool and nobody
-// counts it; an entry's next acquire finds it there.
+// Names, lists, sums and free entries, from the entries. A resident bit may be missing: then the form is in the pool, and the
+// register does not count it. The adapter's next acquire finds it there.
 void Register::rebuild() const {
   Head& shared = head();
   std::memset(buckets_, 0, uint64_t{buckets_count_} * sizeof(uint32_t));
@@ -337,7 +337,7 @@ void Register::set_resident(uint32_t number, Form form, bool is_resident_now, ui
 
 void Register::begin(uint32_t number, Form form, Doing doing) {
   EntryWord& word = entries_[number].words[index_of(form)];
-  word.owner = own_number_;
+  word.owner.store(own_number_, std::memory_order_relaxed);
   word.doing.store(uint32_t(doing), std::memory_order_relaxed);  // under the lock
 }
 

@@ -38,7 +38,7 @@ inline constexpr uint32_t kUsePeriods = 6;  // periods of a window
 
 struct EntryWord {
   std::atomic<uint32_t> doing;  // enum Doing; processes wait on this word (futex)
-  uint32_t owner;               // whose doing; from the head's owners
+  std::atomic<uint32_t> owner;  // whose doing; from the head's owners
 };
 
 struct Entry {

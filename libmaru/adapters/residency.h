@@ -1,7 +1,7 @@
 // Which form an adapter should have, from how often it was used of late. Pure arithmetic: the clock and the register are the
 // caller's.
 //
-// The seed of this design has one threshold for each form, so that an adapter at a threshold would move at each look. Here
+// With one threshold for each form an adapter at a threshold would move at each look. Here
 // a form is entered at one number of uses and left below a smaller one, it stays for a while whatever happens, and a full
 // budget changes hands only for a clearly more used adapter.
 #pragma once

@@ -338,6 +338,29 @@ TEST_F(AdapterSets, NoMemoryAtAnyStepLeavesNothing) {
     }
 }
 
+TEST_F(AdapterSets, AFullRegisterSaysSoAndForgetsWhatIsUnloaded) {
+  SetWish own;
+  own.entries_max = 3;
+  const auto set = home_.open(client_, own);
+  maru_adapters_reason reason = {};
+  for (const char* name : {"a", "b", "c"}) home_.add(*set, name);
+  write_adapter(home_.folder("d"), {});
+  EXPECT_EQ(set->load("d", home_.folder("d"), 0, &reason), -ENOSPC);
+  EXPECT_NE(std::string(reason.text).find("has 3 adapters of 3"), std::string::npos) << reason.text;
+  for (int round = 0; round < 20; ++round) {
+    const std::string name = "name " + std::to_string(round);
+    ASSERT_EQ(set->unload(round == 0 ? "b" : "name " + std::to_string(round - 1), &reason), 0) << reason.text;
+    ASSERT_EQ(set->load(name, home_.folder("d"), 0, &reason), 0) << reason.text;
+    ASSERT_EQ(Use(*set, "a").status(), 0);
+  }
+  uint64_t cursor = 0;
+  std::vector<std::string> names;
+  for (maru_adapter_info info = {}; set->next(&cursor, &info) == 0;) names.push_back(info.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "name 19", "c"}));
+  for (const std::string& name : {std::string(), std::string(128, 'x'), std::string("a\nb")})
+    EXPECT_EQ(set->load(name, home_.folder("d"), 0, &reason), -EINVAL) << reason.text;
+}
+
 TEST_F(AdapterSets, WaitsForAnotherOnlySoLong) {
   const TestClient other_client(home_.marud().socket_path());
   std::atomic<bool> has_begun{false}, may_go_on{false};

@@ -44,23 +44,23 @@ TEST(Residency, CountsUsesOfTheWindowAlone) {
   EXPECT_EQ(window_uses(*entry, kRules, now + 600'000), 1u);
 }
 
-// Uses that swing around a threshold: the seed's rules move at each look, these at most once in a stay.
+// Uses that swing around a threshold: rules with one threshold move at each look, these at most once in a stay.
 TEST(Residency, MovesBoundedlyOften) {
   const uint64_t seed = test::fresh_seed();
   std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed));
   test::Random random(seed);
   uint64_t now = 1'000'000, since = now;
-  bool is_hot = false, seed_is_hot = false;
-  int moves = 0, seed_moves = 0;
+  bool is_hot = false, simple_is_hot = false;
+  int moves = 0, simple_moves = 0;
   constexpr uint64_t kLooks = 1000, kLookMs = 2000;
   for (uint64_t look = 0; look < kLooks; ++look, now += kLookMs) {
     const auto uses = uint32_t(8 + random.below(4));  // 8 to 11
     const Move move = wish(kRules, is_hot ? hot(uses, since) : warm(uses, since), now);
     if (move != Move::kStay) is_hot = move == Move::kPromote, since = now, ++moves;
-    if ((uses >= 10) != seed_is_hot) seed_is_hot = !seed_is_hot, ++seed_moves;
+    if ((uses >= 10) != simple_is_hot) simple_is_hot = !simple_is_hot, ++simple_moves;
   }
   EXPECT_LE(moves, 1);
-  EXPECT_GT(seed_moves, 100);
+  EXPECT_GT(simple_moves, 100);
   // Even uses that swing as widely as they can move it no more often than it has stayed.
   moves = 0, is_hot = false;
   for (uint64_t look = 0; look < kLooks; ++look, now += kLookMs) {

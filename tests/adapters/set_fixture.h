@@ -23,6 +23,7 @@ struct SetWish {
   uint64_t part_bytes = 8192;
   uint32_t stay_ms = 30'000;
   uint32_t timeout_ms = 5000;
+  uint32_t entries_max = 512;
   std::string base{};
   uint8_t fingerprint = 0;
   std::vector<adapters::BaseModule> modules{};
@@ -42,7 +43,7 @@ class AdapterHome {
     std::memcpy(wish.in_register.pool_uuid, geometry.uuid, 16);
     wish.in_register.page_bytes = geometry.page_bytes;
     wish.in_register.part_bytes = own.part_bytes;
-    wish.in_register.entries_max = 512;
+    wish.in_register.entries_max = own.entries_max;
     wish.in_register.timeout_ms = own.timeout_ms;
     wish.in_register.base_model = own.base;
     wish.in_register.rules = {60'000, 10, 5, own.stay_ms, {own.hot_max, own.warm_max}, {own.bytes_max, own.bytes_max}};
