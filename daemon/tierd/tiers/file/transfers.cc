@@ -146,6 +146,10 @@ void Transfers::run_ring() {
     const int result = completion->res;
     io_uring_cqe_seen(&ring_, completion);
     if (!write) return;  // the end
+    // The submitter wrote it with the lock held. The kernel has passed it on, which only the kernel knows to be an order.
+    {
+      const std::lock_guard ordered(mutex_);
+    }
     if (result == -EINTR || result == -EAGAIN || (result > 0 && uint64_t(result) < write->transfer.bytes())) {
       // A part, or nothing yet: the rest goes again.
       if (result > 0) {
