@@ -1,4 +1,4 @@
-"""The probes that docs/probes.md lists are those that libmaru.so has: probes.py LIBRARY DOCUMENT. Skipped (77) where the library
+"""The probes of libmaru.so are those that docs/probes.md lists: probes.py LIBRARY DOCUMENT. Skipped (77) where the library
 was built without sys/sdt.h."""
 import re
 import subprocess

@@ -31,9 +31,7 @@ def main():
         print(f"Python is {sys.version.split()[0]}, without: {' '.join(missing) or 'nothing'}; 3.11, numpy, pytest are wanted")
         return 77
     build = arguments.build.resolve()
-    libraries = [str(build / "libmaru"), str(build / "libmaru/tokens"), str(build / "libmaru/layout"),
-                 str(build / "libmaru/blend"),
-                 str(build / "libmaru/prefetch")]
+    libraries = [str(build / "libmaru" / name) for name in (".", "tokens", "layout", "adapters", "blend", "prefetch")]
     with tempfile.TemporaryDirectory(prefix="maru-python-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # one test reads as another user
