@@ -69,6 +69,7 @@ PrefetchController::PrefetchController(const PrefetchSettings& settings, maru_cl
 PrefetchController::~PrefetchController() = default;
 
 PrefetchController::Ticket::~Ticket() {
+  if (newest.block != 0) (void)maru_release(controller_.client_, &newest);
   if (!views.empty()) (void)maru_release_batch(controller_.client_, views.data(), views.size());
   controller_.held_bytes_ -= held_bytes;
   controller_.held_.set(controller_.held_bytes_);
@@ -138,7 +139,9 @@ bool PrefetchController::pin(Ticket& ticket, const maru_key& key) {
   maru_view view = {};
   if (maru_pin(client_, &key, &view) != 0) return false;
   if (held_bytes_ + view.bytes > settings_.held_bytes_max) {
-    (void)maru_release(client_, &view);  // it is there, and may go again
+    // The newest is held in any case. Of a chain this holds all the others, too: the next load would evict its end otherwise.
+    if (ticket.newest.block != 0) (void)maru_release(client_, &ticket.newest);
+    ticket.newest = view;
     return true;
   }
   ticket.views.push_back(view);

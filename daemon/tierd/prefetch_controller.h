@@ -28,7 +28,7 @@ namespace maru::tierd {
 
 struct PrefetchSettings {
   uint64_t in_flight_bytes_max = 256u << 20;
-  uint64_t held_bytes_max = 0;  // pinned for tickets; what is above that is found and not held
+  uint64_t held_bytes_max = 0;  // pinned for tickets; beyond that a ticket holds its newest block
   uint32_t deadline_ms_max = 60'000;
 };
 
@@ -123,6 +123,7 @@ class PrefetchController::Ticket {
   std::vector<State> states;
   std::vector<std::shared_ptr<Load>> loads;
   std::vector<maru_view> views;  // pinned
+  maru_view newest = {};         // pinned beyond the bound of these; block 0: none
   Reply reply = {};
   Clock::time_point begun = {}, deadline = {};
   uint64_t held_bytes = 0;
