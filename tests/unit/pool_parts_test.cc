@@ -2,6 +2,7 @@
 // control region in an array of bytes.
 #include "daemon/pool/answers.h"
 #include "daemon/pool/eviction/evictor.h"
+#include "daemon/pool/eviction/recency.h"
 #include "daemon/pool/reclaim/recounts.h"
 #include "daemon/pool/removal/deletions.h"
 #include "small_pool.h"

@@ -1,6 +1,7 @@
 #include "daemon/pool/restart/restart.h"
 
 #include "libmaru/shm/recovery/adopt.h"
+#include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/region_handover.h"
 
 namespace maru::daemon {
