@@ -118,6 +118,11 @@ def check_statuses(arguments, known):
             continue
         wrong = "--quiesce" if "--quiesce" not in usage else "--pinned"
         says(arguments, [*words, wrong], 2, f"{command} does not take {wrong}")
+        if command == "record":  # it takes any number of words, and needs no marud
+            says(arguments, words, 2, "an argument is missing")
+            says(arguments, [*words, "", "--", "true"], 2, "found an empty argument")
+            says(arguments, [*words, "/nonexistent", "--", "/nonexistent"], 3, "cannot run /nonexistent")
+            continue
         if command != "completion":
             says(arguments, [*words, "a", "b", "c"], 2, "found ")
         needed = re.sub(r"\[[^]]*\]|--yes", "", usage).split("|")[0]

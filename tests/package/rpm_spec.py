@@ -20,6 +20,7 @@ BUILD_NEEDS = {
     "libnats-dev": "cnats-devel", "libzmq3-dev": "zeromq-devel",
     "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",
+    "systemtap-sdt-dev": "systemtap-sdt-devel",
 }
 RPM_ALONE = {"gcc-c++"}  # Debian's builds have a compiler
 DEBIAN_ALONE = {"debhelper-compat", "dh-python", "pybind11-dev", "python3-dev"}
