@@ -49,7 +49,9 @@ Result<void> Sequence::promise() {
   {
     std::ofstream file(fresh, std::ios::trunc);
     file << promised_ << "\n" << std::flush;
-    if (!file) return failure(errno == 0 ? EIO : errno, "write " + fresh);
+    if (!file)
+      return failure(errno == 0 ? EIO : errno,
+                     "write " + fresh + " (state_dir must name a folder that the user of maru-eventd may write to)");
   }
   if (std::rename(fresh.c_str(), path_.c_str()) != 0) return failure(errno, "rename " + fresh);
   return {};
