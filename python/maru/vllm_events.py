@@ -4,10 +4,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Iterable, Optional
 
-from vllm.distributed.kv_events import MEDIUM_CPU, BlockRemoved, BlockStored
-
 from .engine_pool import EnginePool
 from .pool_events import PoolEvents, Told
+
+_MEDIUM = "CPU"  # vLLM's own name of the processor's memory
 
 
 def pool_events(vllm_config: Any, pool: EnginePool, logger: logging.Logger) -> Optional[PoolEvents]:
@@ -17,14 +17,16 @@ def pool_events(vllm_config: Any, pool: EnginePool, logger: logging.Logger) -> O
 
 
 def as_vllm_has_them(news: Iterable[Told]) -> list[Any]:
-    return [_stored(told) if told.is_stored else BlockRemoved(block_hashes=list(told.hashes), medium=MEDIUM_CPU)
-            for told in news]
+    from vllm.distributed.kv_events import BlockRemoved  # an engine that publishes nothing may be of a vLLM without
+    return [_stored(told) if told.is_stored else BlockRemoved(block_hashes=list(told.hashes), medium=_MEDIUM) for told in news]
 
 
 def _stored(told: Told) -> Any:
-    return BlockStored(block_hashes=list(told.hashes), parent_block_hash=told.parent, token_ids=told.tokens,
-                       block_size=told.block_size, lora_id=None, medium=MEDIUM_CPU, lora_name=told.lora or None,
-                       extra_keys=_extra_keys(told))
+    from vllm.distributed.kv_events import BlockStored
+    fields: dict[str, Any] = {"block_hashes": list(told.hashes), "parent_block_hash": told.parent,
+                              "token_ids": told.tokens, "block_size": told.block_size, "lora_id": None, "medium": _MEDIUM,
+                              "lora_name": told.lora or None, "extra_keys": _extra_keys(told)}
+    return BlockStored(**{name: value for name, value in fields.items() if name in BlockStored.__struct_fields__})
 
 
 def _extra_keys(told: Told) -> Optional[list[Optional[tuple[Any, ...]]]]:
