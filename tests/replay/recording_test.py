@@ -69,7 +69,7 @@ def several_clients_are_played_at_once(arguments, folder):
     match = played["operations"]["match"]
     expect(played["recorded"]["threads"] == 3 and match["calls"] == 150, played)
     # Where calls of two clients overlapped, the recording does not tell which came first.
-    expect(abs(match["found"] - match["recorded_found"]) <= 0.02 * match["keys"], f"hits: {match}")
+    expect(abs(match["found"] - match["recorded_found"]) <= 0.05 * match["keys"], f"hits: {match}")
 
 
 def a_killed_process_leaves_its_calls(arguments, folder):
@@ -87,7 +87,7 @@ def a_killed_process_leaves_its_calls(arguments, folder):
             time.sleep(0.01)
         os.kill(pids[0], signal.SIGKILL)
         process.wait(PATIENCE)
-    played = play(arguments, [folder / f"calls.{pids[0]}"])
+    played = play(arguments, [folder / f"calls.{pids[0]}"], wanted=None)  # its pool was full: marud may evict another block
     expect(played["operations"]["match"]["calls"] > 10, played)
 
 
