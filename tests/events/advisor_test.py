@@ -83,6 +83,11 @@ def test_the_tree_answers_as_the_pool(arguments):
                     client.store(rng.choice(prompts))
                     eventd.begin()
                 until(agrees, "an advisor that answers as the pool")
+            longest = max(prompts, key=len)  # whatever was chosen, something is stored, and goes
+            client.store(longest)
+            until(agrees, "an advisor that knows a prompt")
+            client.delete(longest[:0:-1])
+            until(agrees, "an advisor that knows that most of a prompt has gone")
             there = {one for prompt in prompts for chunk in prompt[:client.which(prompt)] for one in chunk.hashes}
             advice = tree.advice(time.time(), window_s=3600)
             assert sum(blocks for _, blocks, _ in advice["hot"]) == len(there), advice

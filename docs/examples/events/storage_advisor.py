@@ -44,7 +44,7 @@ class Tree:
                     parent = name
             elif event["type"] == "BlockRemoved":
                 for name in event["block_hashes"]:
-                    if (block := self.blocks.get(name)) is not None:
+                    if (block := self.blocks.pop(name, None)) is not None:
                         self.children[block.parent].discard(name)
             elif event["type"] == "AllBlocksCleared":
                 self.blocks.clear()
