@@ -4,6 +4,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sched.h>
@@ -112,6 +113,25 @@ TEST_F(FileLog, ACrashBetweenStepsLosesNothing) {
   }
 }
 
+bool is_in(const Model& model, const std::string& key, const TierEntry& entry) {
+  const auto found = model.find(key);
+  return found != model.end() && found->second == entry;
+}
+
+std::string keys_of(const Model& model) {
+  std::string keys;
+  for (const auto& [key, entry] : model) keys += key + ", ";
+  return keys;
+}
+
+// Whether one of the blocks that changed is the header of a region that had one.
+bool begins_region_anew(const std::string& before, const std::vector<uint64_t>& changed) {
+  return std::any_of(changed.begin(), changed.end(), [&](uint64_t at) {
+    const bool is_header = at >= tierd::kLogFirstRegion && (at - tierd::kLogFirstRegion) % kRegionBytes == 0;
+    return is_header && at < before.size() && before[at] != '\0';
+  });
+}
+
 TEST_F(FileLog, ACrashInAStepLeavesItBeforeOrAfter) {
   const auto life = live(60);
   for (size_t i = 0; i + 1 < life.size() && !life[i + 1].has_evicted; ++i) {
@@ -129,9 +149,13 @@ TEST_F(FileLog, ACrashInAStepLeavesItBeforeOrAfter) {
         if (is_written) torn.replace(changed[j], size, after, changed[j], size);
       }
       const Model found = found_in(torn);
-      if (found != life[i].model) {
-        EXPECT_EQ(found, life[i + 1].model) << "step " << i;
-      }
+      if (found == life[i].model || found == life[i + 1].model) continue;
+      // Meanwhile a region may begin anew. Then a device that writes in another order takes its entries, which are misses.
+      ASSERT_TRUE(begins_region_anew(before, changed)) << "step " << i << ", found " << keys_of(found) << ", before "
+                                                       << keys_of(life[i].model) << ", after "
+                                                       << keys_of(life[i + 1].model);
+      for (const auto& [key, entry] : found)
+        EXPECT_TRUE(is_in(life[i].model, key, entry) || is_in(life[i + 1].model, key, entry)) << key;
     }
   }
 }
