@@ -83,16 +83,19 @@ class TierdFaults : public testing::Test {
  protected:
   TierdFaults() { std::printf("MARU_SEED=%llu\n", static_cast<unsigned long long>(seed_)); }
 
-  // Until what the test is about has happened.
-  void run(const std::string& tiers, const std::function<bool()>& has_happened) {
+  // Until what the test is about has happened. must_load: also until a load was in time, which a tier with short deadlines on
+  // a busy machine may never be.
+  void run(const std::string& tiers, const std::function<bool()>& has_happened, bool must_load = true) {
     tierd_ = std::make_unique<TierdProcess>(marud_, tiers, "[store]\nforget_deleted = false\n");
     tierd_->start();
     Engine engine(marud_, seed_);
-    for (int i = 0;
-         !HasFailure() && (i < 300 || (i < 20'000 && !(i % 100 == 0 && engine.loaded > 0 && has_happened()))); ++i)
+    const auto is_over = [&] { return (engine.loaded > 0 || !must_load) && has_happened(); };
+    for (int i = 0; !HasFailure() && (i < 300 || (i < 20'000 && (i % 100 != 0 || !is_over()))); ++i)
       engine.step(*tierd_);
     EXPECT_GT(engine.reads, 0u);
-    EXPECT_GT(engine.loaded, 0u);
+    if (must_load) {
+      EXPECT_GT(engine.loaded, 0u);
+    }
     EXPECT_TRUE(has_happened()) << tierd_->list().dump();
     EXPECT_TRUE(tierd_->is_running()) << tierd_->log();
   }
@@ -136,14 +139,14 @@ TEST_F(TierdFaults, ErrorsAndGoneEntriesAreMisses) {
 TEST_F(TierdFaults, LateAnswersReviveNothing) {
   run(faulty("slow = 4\nslow_ms = 120\nseed = " + std::to_string(seed_ % 1000),
              "load_timeout_ms = 40\nstore_timeout_ms = 60\n"),
-      [&] { return operations("load", "timed_out") + operations("lookup", "timed_out") > 0; });
+      [&] { return operations("load", "timed_out") + operations("lookup", "timed_out") > 0; }, false);
   tierd_->stop();
   expect_order();
 }
 
 TEST_F(TierdFaults, HangingOperationsHoldUpNobody) {
   run(faulty("hang = 40\nseed = " + std::to_string(seed_ % 1000), "load_timeout_ms = 50\nstore_timeout_ms = 100\n"),
-      [&] { return tierd_->tier()["in_flight"] > 0; });
+      [&] { return tierd_->tier()["in_flight"] > 0; }, false);
   tierd_->kill();
   expect_order();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -119,6 +120,10 @@ void RespTier::lose(int code, const std::string& why) {
 }
 
 void RespTier::run() {
+  // hiredis writes without MSG_NOSIGNAL, and the server may have gone: an error, and no end of the process.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   for (;;) {
     std::deque<maru_tier_request> fresh;
     {
