@@ -2,7 +2,7 @@
 // as the connectors of engines. docs/events.md describes the form: a map in MessagePack that begins with the key "maru":
 //
 //   key           value
-//   maru          1, the version. The first key, so that metadata of other kinds is not taken for this
+//   maru          1, the version of this form. It comes first, and tells this form from other metadata
 //   block_size    tokens of one of the engine's blocks, from 1 to kBlockSizeMax
 //   tokens        bytes: each token as 32 bits, least significant byte first; a multiple of block_size
 //   hashes        bytes: the engine's 64-bit hash of each of its blocks, most significant byte first; may be absent

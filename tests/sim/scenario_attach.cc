@@ -43,7 +43,7 @@ void write_id(uint32_t slot, unsigned machine) {
   shm::flush(world(), record(slot));
 }
 
-// As Pool::State::claim_slot() does. The slot, and the generation of the claim; kSlots: there is none.
+// As OwnSlot::claim() does. The slot, and the generation of the claim; kSlots: there is none.
 uint32_t attach(unsigned machine, uint32_t* ret_generation) {
   for (int tries = 0; tries < 20; ++tries) {
     const auto [slot, claim] = shm::choose_slot(world(), id_of(machine));

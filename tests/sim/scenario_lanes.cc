@@ -47,7 +47,7 @@ struct Talk {
 Talk talks[kClientsEnd];
 unsigned holders[kLanesEnd];  // the process that was told of a lane
 
-// As Pool::State::show_lane() does.
+// As LaneTable::show_lane() does.
 void show_lane(uint32_t lane, LaneState state) {
   const Record& record = records[lane];
   format::LaneIdentity& identity = world().identity(lane);

@@ -100,7 +100,7 @@ bool has_ended(void*) {
   return ended;
 }
 
-// As Pool::State::verify(): the pins that tell of a dead publisher's block may be lost, so every block is looked for in the
+// As Restart::verify(): the pins that tell of a dead publisher's block may be lost, so every block is looked for in the
 // registry, the leaves first.
 void drop_unregistered() {
   for (uint32_t depth = kWorldPages; depth-- > 0;)

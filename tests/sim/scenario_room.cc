@@ -51,7 +51,7 @@ void read_some(void* argument) {
     retrieve(client_of(argument), chance().below(kElsewhere + 1));
 }
 
-// As Pool::State::make_room_in_bucket(); chance is the policy.
+// As BucketRoom does; chance is the policy.
 void make_room(uint32_t key) {
   const shm::BucketContent content = shm::registry_content(world(), key_digest(key));
   if (!content.is_full && !mutant(kMutantRoomWithoutLook)) return;

@@ -1,5 +1,5 @@
-// The queues of the order of eviction beside the page words: which blocks are in them, what a pool's policy is told of blocks,
-// and what happens to a shelf whose queues are damaged or out of order.
+// The queues of the order of eviction. This part keeps them equal to the page words, tells the pool's policy of blocks, and
+// builds a shelf anew when its queues are damaged or out of order.
 //
 //   (1) A READY block without children that is not held is in a queue of its shelf, or the shelf waits for its turn to be
 //       sorted anew, or the sweep finds the block.

@@ -114,8 +114,8 @@ class LaneTable final : public shm::DeadLanes {
 
   // Of all lanes, since this marud began.
   uint64_t lost_touches() const;
-  // What a look at all lanes for one block reads, in lines: its own, and of each lane a set of slots, with those of lanes whose
-  // pins overflow, or whose client says so.
+  // The cache lines that a look at all lanes for one block reads: the block's own line, a set of slots of each lane, and the
+  // further slots of each lane whose pins overflow.
   uint64_t look_lines() const;
 
  private:

@@ -118,9 +118,9 @@ Pending<RentResult> Renting::rent(uint32_t lane, const wire::RentRequest& reques
       if (round == 0) recency_.has_caught_up(round);  // by which it is known again
       return wait();
     }
-    // The order of what goes is exact only when every use until now has been read (of blocks whose pages are FREE by now,
-    // before those are given away), and every block whose pins have ended is back in its queue. When that takes turns, who
-    // asked has what there is, and asks again, or waits.
+    // The order of eviction is exact when marud has read every use until now, and every block whose pins have ended is back
+    // in its queue. marud reads the uses of blocks whose pages are FREE before it gives these pages away. When that takes
+    // several turns, the client gets the pages that there are, and asks again or waits.
     if (search.shortage.is_open() && !may_choose(may_wait ? &round : nullptr)) {
       if (search.has_nothing()) return wait();
       return finish(search, request, limits);
