@@ -5,6 +5,7 @@
 #include "daemon/pool/page_bits.h"
 
 #include <cstdint>
+#include <cstddef>
 #include <deque>
 
 namespace maru::daemon {
