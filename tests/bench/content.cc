@@ -167,6 +167,28 @@ Chains store_chains(maru_client* client, uint64_t keys) {
   return chains;
 }
 
+std::vector<std::unique_ptr<Client>> keep_chains(const std::string& socket_path, Chains& chains) {
+  constexpr uint64_t kPinsEach = PoolShape{}.pins_max * 3 / 4;
+  std::vector<std::unique_ptr<Client>> keepers;
+  maru_key names[kChainBlocks];
+  Key digests[kChainBlocks];
+  for (uint64_t chain = 0; chain < chains.count(); ++chain) {
+    if (chain % kPinsEach == 0) keepers.push_back(std::make_unique<Client>(socket_path));
+    const Client& keeper = *keepers.back();
+    for (uint64_t i = 0; i < kChainBlocks; ++i) {
+      digests[i] = key_of(chain * kChainBlocks + i);
+      names[i] = as_maru_key(digests[i]);
+    }
+    maru_match match;
+    must(maru_match_prefix(keeper, names, kChainBlocks, &match), "match_prefix");
+    if (match.blocks != kChainBlocks) {
+      chains.end_early(chain);
+      must(maru_release_match(keeper, &match), "release_match");
+    }
+  }
+  return keepers;
+}
+
 bool store_block(maru_client* client, const Key& key, const maru_buffer& buffer, const maru_store_options* options) {
   const maru_key name = as_maru_key(key);
   const int result = maru_store(client, &name, &buffer, options, nullptr);

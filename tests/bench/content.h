@@ -14,8 +14,9 @@ namespace maru::bench {
 // The number of keys in as many chains as hold `wanted`.
 uint64_t whole_chains(uint64_t wanted);
 
-// Which of the chains are stored. A store into a full pool meets a full bucket of the registry once in 50,000 times
-// (-EXFULL); a chain that meets one ends there, and nobody asks for it.
+// Which of the chains are stored. A store into a full pool meets a full bucket of the registry once in 50,000 times. marud then
+// evicts the coldest block of the bucket that may go, which can be the end of another chain. Where none may go the chain ends
+// early (-EXFULL). No row asks for a chain that lacks blocks.
 class Chains {
  public:
   explicit Chains(uint64_t keys) : complete_(keys / kChainBlocks, true) {}
@@ -33,6 +34,9 @@ class Chains {
 // Publishes key_of(0..keys) as chains of kChainBlocks, without touching payload.
 // Every other one in strewn pages.
 Chains store_chains(maru_client* client, uint64_t keys);
+// Pins the end of each chain, so that no later store evicts it, and marks the chains that lack blocks. The pins last as long as
+// the clients that are returned; each holds as many as the default shape of a pool lets it.
+std::vector<std::unique_ptr<Client>> keep_chains(const std::string& socket_path, Chains& chains);
 // Publishes key_of(first..first + keys) as roots, except where the registry is full.
 void store_roots(maru_client* client, uint64_t first, uint64_t keys);
 // maru_store. False where the registry is full: the buffer is given back.

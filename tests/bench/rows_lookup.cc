@@ -321,9 +321,10 @@ class Lookup {
     marud_.emplace(suite.options().marud, shape);
     client_.emplace(marud_->socket_path(), 64);
     chains_.emplace(store_chains(*client_, keys_));
+    keepers_ = keep_chains(marud_->socket_path(), *chains_);
     questions_.emplace(*chains_, 7);
     if (chains_->incomplete()) {
-      note_ += (note_.empty() ? "" : "; ") + std::to_string(chains_->incomplete()) + " chains end early (-EXFULL)";
+      note_ += (note_.empty() ? "" : "; ") + std::to_string(chains_->incomplete()) + " chains lack blocks (full buckets)";
     }
     facts_ = facts_of(client_->geometry(), keys_);
     facts_.note = note_;
@@ -497,6 +498,7 @@ class Lookup {
   Facts facts_;
   std::optional<MarudProcess> marud_;
   std::optional<Client> client_;
+  std::vector<std::unique_ptr<Client>> keepers_;  // their pins hold the chains
   std::optional<Chains> chains_;
   std::optional<Questions> questions_;
   std::optional<LoadFloor> floor_;
