@@ -48,4 +48,6 @@ std::string plain_text(std::string_view text, size_t bytes_max, std::string_view
   return out;
 }
 
+std::string in_quotes(std::string_view text) { return '"' + std::string(text) + '"'; }
+
 }  // namespace maru::daemon

@@ -12,4 +12,6 @@ namespace maru::daemon {
 // Cut to at most `bytes_max` bytes, between characters.
 std::string plain_text(std::string_view text, size_t bytes_max = std::string_view::npos, std::string_view kept = {});
 
+std::string in_quotes(std::string_view text);
+
 }  // namespace maru::daemon

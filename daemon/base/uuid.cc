@@ -17,7 +17,9 @@ std::optional<std::array<uint8_t, 16>> parse_uuid(const std::string& text) {
   return nibbles == 32 ? std::optional(uuid) : std::nullopt;
 }
 
-std::string uuid_text(const uint8_t (&uuid)[16]) {
+namespace {
+
+std::string text_of_bytes(const uint8_t* uuid) {
   std::string out;
   char pair[3];
   for (size_t i = 0; i < 16; ++i) {
@@ -27,5 +29,10 @@ std::string uuid_text(const uint8_t (&uuid)[16]) {
   }
   return out;
 }
+
+}  // namespace
+
+std::string uuid_text(const uint8_t (&uuid)[16]) { return text_of_bytes(uuid); }
+std::string uuid_text(const std::array<uint8_t, 16>& uuid) { return text_of_bytes(uuid.data()); }
 
 }  // namespace maru::daemon

@@ -43,12 +43,6 @@ std::string how_to_force(const PoolSpec& spec) {
          " --force clears and formats it, and what it holds is lost";
 }
 
-std::string text_of(const Uuid& uuid) {
-  uint8_t bytes[16];
-  std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return uuid_text(bytes);
-}
-
 using Record = std::optional<PoolRecord>;
 
 class Opening {
@@ -172,7 +166,7 @@ class Opening {
   // The configuration names this blank device, which had the pool and its name when that was last open: names change.
   Result<void> expect_nowhere_else(const DaxDevice& device) const {
     if (blank_devices() != BlankDevices::kNever || record_->dax_name != device.description().name) return {};
-    const std::string uuid = text_of(record_->uuid);
+    const std::string uuid = uuid_text(record_->uuid);
     const auto elsewhere =
         find_dax_devices("uuid:" + uuid, {}, DeviceLabel::Kind::kPool, BlankDevices::kNever, spec_.dax.rules);
     if (!elsewhere && elsewhere.error().code == ENOENT) {
@@ -194,7 +188,7 @@ class Opening {
     if (!owner || uuid_in(wish) == owner->uuid || (record_ && record_->uuid == owner->uuid)) return {};
     return failure(EEXIST, "use " + device.name() + ": found " + device.label().found + ", which is pool \"" +
                                owner->name + "\", expected a blank device or this pool; if it has this name now, say " +
-                               "device = \"uuid:" + text_of(owner->uuid) + "\"" + how_to_force(spec_));
+                               "device = \"uuid:" + uuid_text(owner->uuid) + "\"" + how_to_force(spec_));
   }
 
   // A device that only its name speaks for, and names change from boot to boot.
@@ -240,7 +234,7 @@ class Opening {
       if (auto nobodys = expect_no_other_pool(device, wish); !nobodys) return tl::unexpected(nobodys.error());
     if (expected && *expected != label.uuid)
       return failure(EEXIST, "use " + device.name() + ": found " + label.found + ", expected the pool that it was, " +
-                                 text_of(*expected) + "; devices change their names: say device = \"uuid:...\"" +
+                                 uuid_text(*expected) + "; devices change their names: say device = \"uuid:...\"" +
                                  how_to_force(spec_));
     if (auto whole = expect_whole(device, pages); !whole) return tl::unexpected(whole.error());
     const uint64_t bytes = bytes_of(device, pages);
@@ -334,7 +328,7 @@ class Opening {
     if (fate == Fate::kAdopt || fate == Fate::kVerify) {
       if (is_data && label.uuid == main.label().uuid && label.data.data_bytes == pages.bytes()) return {};
       return failure(EEXIST, "use " + pages.name() + ": found " + (label.found.empty() ? "no label" : label.found) +
-                                 ", expected the pages of pool " + text_of(main.label().uuid) +
+                                 ", expected the pages of pool " + uuid_text(main.label().uuid) +
                                  ", whose control region is on " + main.name());
     }
     *ret_clears = false;

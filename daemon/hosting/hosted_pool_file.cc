@@ -34,12 +34,6 @@ using Files = std::pair<std::unique_ptr<FileDevice>, std::unique_ptr<FileDevice>
 
 std::string in_quotes(const std::string& path) { return "\"" + path + "\""; }
 
-std::string text_of(const Uuid& uuid) {
-  uint8_t bytes[16];
-  std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return uuid_text(bytes);
-}
-
 // As when another marud creates both at this moment.
 bool is_locked(const std::string& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -264,7 +258,7 @@ Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std
   if (!made) return tl::unexpected(made.error());
   if (record_)
     log_warning("pool \"{}\": pool {}, which was in {}, is not there any more: a new one was made", name(),
-                text_of(record_->uuid), record_->file_path);
+                uuid_text(record_->uuid), record_->file_path);
   log_info("pool \"{}\" is new: {} was formatted", name(), places);
   return serve(std::move(made));
 }
@@ -273,10 +267,10 @@ Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std
 // that several hosts share another one may have made it anew, as this one does when the file is gone.
 Result<void> HostedPool::judge_identity(const DeviceLabel& label, const std::string& path) const {
   if (!record_ || label.kind != Kind::kPool || label.uuid == record_->uuid) return {};
-  const std::string was = text_of(record_->uuid);
+  const std::string was = uuid_text(record_->uuid);
   if (path != record_->file_path || spec_.pool.sharing.is_shared) {
     log_warning("pool \"{}\" was pool {} in {} until now, and is {} in {}", name(), was, record_->file_path,
-                text_of(label.uuid), path);
+                uuid_text(label.uuid), path);
     return {};
   }
   return failure(EEXIST, "use " + in_quotes(path) + ": found " + label.found + ", expected the pool that it was, " +

@@ -21,17 +21,17 @@ bool may_be_of_dns(std::string_view name) {
   return name.find('.') != std::string_view::npos && !name.ends_with(".localhost");
 }
 
-std::string in_quotes(std::string_view text) { return "\"" + printable(text.substr(0, 80)) + "\""; }
+std::string start_in_quotes(std::string_view text) { return "\"" + printable(text.substr(0, 80)) + "\""; }
 
 }  // namespace
 
 std::string foreign_site(std::string_view host, std::string_view origin, std::string_view fetch_site) {
   if (may_be_of_dns(name_in(host)))
-    return "found the header Host: " + in_quotes(host) + ", expected localhost or an address of this machine";
+    return "found the header Host: " + start_in_quotes(host) + ", expected localhost or an address of this machine";
   if (!origin.empty() && origin != "http://" + std::string(host))
-    return "found the header Origin: " + in_quotes(origin) + ", expected no page but marud's own";
+    return "found the header Origin: " + start_in_quotes(origin) + ", expected no page but marud's own";
   if (!fetch_site.empty() && fetch_site != "same-origin" && fetch_site != "none")
-    return "found the header Sec-Fetch-Site: " + in_quotes(fetch_site) + ", expected no page but marud's own";
+    return "found the header Sec-Fetch-Site: " + start_in_quotes(fetch_site) + ", expected no page but marud's own";
   return {};
 }
 

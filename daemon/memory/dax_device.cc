@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::string_view kByUuid = "uuid:", kByNode = "node:", kFreeCxl = "cxl:free";
 
-std::string uuid_text_of(const Uuid& uuid) {
-  uint8_t bytes[16];
-  std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return uuid_text(bytes);
-}
-
 std::optional<int> node_of(const std::string& wish) {
   int node = -1;
   const char* begin = wish.data() + kByNode.size();
@@ -237,7 +231,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     if (one.label->kind == DeviceLabel::Kind::kNothing) blank_ones.push_back(one.device);
   }
   if (ours.size() > 1)
-    return failure(ENOTUNIQ, "find the device of pool " + uuid_text_of(*uuid) + ": found it on " + ours[0].path +
+    return failure(ENOTUNIQ, "find the device of pool " + uuid_text(*uuid) + ": found it on " + ours[0].path +
                                  " and on " + ours[1].path +
                                  ", expected one of them; one may be a copy: name the right "
                                  "one by its path");
@@ -248,7 +242,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
                                                "does so for packages)"
                                              : ""));
   };
-  if (by_uuid) return missing("the device that holds pool " + uuid_text_of(*uuid), "one that holds it");
+  if (by_uuid) return missing("the device that holds pool " + uuid_text(*uuid), "one that holds it");
   if (blank == BlankDevices::kFirst && !blank_ones.empty()) return blank_ones;
   // Without a record of its own a pool is taken for this one if nothing else can be meant.
   if (!known && not_known.size() == 1) return not_known;
@@ -257,7 +251,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
                                  "; expected one pool at most: say device = \"uuid:...\"");
   const bool waits_for_all = blank == BlankDevices::kIfAllAreRead && !are_all_read;
   if (blank == BlankDevices::kNever || waits_for_all)
-    return missing("the device of pool " + (known ? uuid_text_of(*known) : "") + " for \"" + wish + "\"",
+    return missing("the device of pool " + (known ? uuid_text(*known) : "") + " for \"" + wish + "\"",
                    waits_for_all ? "the one that holds it, or that all of these can be read" : "the one that holds it");
   blank_ones.insert(blank_ones.begin(), cut_off.begin(), cut_off.end());  // it was blank, or would be by now
   if (!blank_ones.empty()) return blank_ones;

@@ -1,5 +1,6 @@
 #include "daemon/memory/file_device.h"
 
+#include "daemon/base/plain_text.h"
 #include "daemon/base/size_text.h"
 #include "daemon/memory/file_room.h"
 #include "daemon/memory/memory_trouble.h"
@@ -23,8 +24,6 @@
 
 namespace maru::daemon {
 namespace {
-
-std::string in_quotes(const std::string& path) { return "\"" + path + "\""; }
 
 // A page that a client touches later and that the file system then has no room for would end the client. What nobody can
 // promise is that others leave the room alone; what is there now is checked. A file system without a limit says 0.

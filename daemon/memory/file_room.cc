@@ -1,5 +1,6 @@
 #include "daemon/memory/file_room.h"
 
+#include "daemon/base/plain_text.h"
 #include "daemon/base/size_text.h"
 #include "daemon/memory/fault_guard.h"
 #include "libmaru/base/mapping.h"
@@ -25,8 +26,6 @@ constexpr long kZfsMagic = 0x2fc12fc1, kBcachefsMagic = 0xca451a4e;
 constexpr uint64_t kOsPageBytes = 4096;
 // In one call: a signal ends the call, and a tmpfs then gives back all that the call has taken.
 constexpr uint64_t kStepBytes = 256ull << 20;
-
-std::string in_quotes(const std::string& name) { return "\"" + name + "\""; }
 
 bool is_on_btrfs(int fd) {
   struct statfs file_system = {};

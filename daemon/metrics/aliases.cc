@@ -26,7 +26,6 @@ uint64_t evicted_of(const PoolSnapshot& pool) {
   return sum;
 }
 
-double utilization(const PoolSnapshot& pool) { return ratio(pages_in_use(pool), pages_usable(pool)); }
 double asked_for(const PoolSnapshot& pool) {
   uint64_t sum = 0;
   for (const Lookup& lookup : lookups_of(pool)) sum += lookup.operation[0] == 'r' ? 0 : lookup.asked;

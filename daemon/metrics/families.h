@@ -55,6 +55,8 @@ inline uint64_t pages_in_use(const PoolSnapshot& pool) {
   return pages_usable(pool) - pages_in(pool, {shm::PageState::kOut, shm::PageState::kFree});
 }
 
+inline double utilization(const PoolSnapshot& pool) { return ratio(pages_in_use(pool), pages_usable(pool)); }
+
 struct Lookup {
   const char* operation;
   uint64_t found, asked;

@@ -20,8 +20,6 @@ static_assert(std::size(kReasonNames) == kEvictReasons);
 constexpr const char* kHostStateNames[] = {"live", "suspect", "dead"};
 static_assert(std::size(kHostStateNames) == kHostStates);
 
-double utilization(const PoolSnapshot& pool) { return ratio(pages_in_use(pool), pages_usable(pool)); }
-
 // What a counter of all clients is called.
 struct CounterFamily {
   const char* name;

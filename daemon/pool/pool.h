@@ -12,6 +12,7 @@
 #include "maru/format/control_region.h"
 #include "maru/format/wire.h"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-// Fields of marud's replies, for who shows them: marud may be older or newer than marudctl, so each may be missing.
+// Fields of marud's replies. marud may be older or newer than marudctl, so each field may be missing.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,6 +16,13 @@ inline uint64_t number(const nlohmann::json& object, const char* name) {
 inline std::string text(const nlohmann::json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// An empty array when there is none of this name.
+inline const nlohmann::json& rows_of(const nlohmann::json& object, const char* name) {
+  static const nlohmann::json kNone = nlohmann::json::array();
+  const auto found = object.find(name);
+  return found != object.end() && found->is_array() ? *found : kNone;
 }
 
 // The tenant of a block as people name it, and commands take it: its name, or id: and its number; empty when it has none.

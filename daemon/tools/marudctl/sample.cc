@@ -52,12 +52,6 @@ class Growth {
   const uint64_t ns_;
 };
 
-const json& rows_of(const json& object, const char* name) {
-  static const json kNone = json::array();
-  const auto found = object.find(name);
-  return found != object.end() && found->is_array() ? *found : kNone;
-}
-
 // The row of `rows` that has the same values under these names.
 const json& same_row(const json& rows, const json& like, std::initializer_list<const char*> names) {
   static const json kNone = json::object();

@@ -4,6 +4,7 @@
 #include "daemon/base/plain_text.h"
 #include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/output.h"
+#include "daemon/tools/marudctl/reply_fields.h"
 
 #include <algorithm>
 #include <cstdarg>
@@ -22,7 +23,7 @@ double real(const json& row, const char* name) {
   return found != row.end() && found->is_number() ? found->get<double>() : 0;
 }
 uint64_t whole(const json& row, const char* name) { return uint64_t(real(row, name)); }
-std::string text(const json& row, const char* name) {
+std::string shown_text(const json& row, const char* name) {
   const auto found = row.find(name);
   return found != row.end() && found->is_string() ? daemon::plain_text(found->get<std::string>()) : std::string();
 }
@@ -34,12 +35,6 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
   std::vsnprintf(out, sizeof(out), pattern, arguments);
   va_end(arguments);
   return out;
-}
-
-const json& rows_of(const json& object, const char* name) {
-  static const json kNone = json::array();
-  const auto found = object.find(name);
-  return found != object.end() && found->is_array() ? *found : kNone;
 }
 
 // Five characters for any rate: "0.4", "12", "3.1k", "250k", "1.2M".
@@ -90,7 +85,7 @@ double order_value(const json& client, TopOrder order) {
 std::vector<const json*> chosen_clients(const json& figures, const TopView& view) {
   std::vector<const json*> rows;
   for (const json& client : rows_of(figures, "clients"))
-    if (client.is_object() && (view.pool.empty() || text(client, "pool") == view.pool)) rows.push_back(&client);
+    if (client.is_object() && (view.pool.empty() || shown_text(client, "pool") == view.pool)) rows.push_back(&client);
   std::stable_sort(rows.begin(), rows.end(), [&](const json* a, const json* b) {
     const double left = order_value(*a, view.order), right = order_value(*b, view.order);
     return view.is_reversed ? left < right : left > right;
@@ -142,10 +137,10 @@ bool wants_attention(const json& pool) {
 void add_pools(const std::vector<const json*>& pools, const TopView& view, std::vector<std::string>& lines) {
   for (const json* row : pools) {
     const json& pool = *row;
-    const std::string name = text(pool, "name");
-    if (text(pool, "condition") != "serving") {
-      lines.push_back(format("%-12s  %s  %s", shortened(name, 12).c_str(), text(pool, "condition").c_str(),
-                             text(pool, "reason").c_str()));
+    const std::string name = shown_text(pool, "name");
+    if (shown_text(pool, "condition") != "serving") {
+      lines.push_back(format("%-12s  %s  %s", shortened(name, 12).c_str(), shown_text(pool, "condition").c_str(),
+                             shown_text(pool, "reason").c_str()));
       continue;
     }
     const double used = real(pool, "in_use_percent");
@@ -153,7 +148,7 @@ void add_pools(const std::vector<const json*>& pools, const TopView& view, std::
         view,
         {format("%-12s %s %5.1f%% of %s", shortened(name, 12).c_str(), bar(used, view.width < 80 ? 10 : 20).c_str(),
                 used, daemon::size_text(whole(pool, "bytes")).c_str()),
-         std::to_string(whole(pool, "blocks")) + " blocks", text(pool, "policy"),
+         std::to_string(whole(pool, "blocks")) + " blocks", shown_text(pool, "policy"),
          pool.value("is_evicting", json(false)) == true ? "evicting" : ""},
         lines);
     const std::string memory =
@@ -172,10 +167,10 @@ void add_pools_briefly(const std::vector<const json*>& pools, size_t lines_max, 
   const size_t shown = pools.size() <= lines_max ? pools.size() : lines_max - 1;
   for (size_t i = 0; i < shown; ++i) {
     const json& pool = *pools[i];
-    const std::string name = shortened(text(pool, "name"), 12);
-    if (text(pool, "condition") != "serving") {
-      lines.push_back(
-          format("%-12s  %s  %s", name.c_str(), text(pool, "condition").c_str(), text(pool, "reason").c_str()));
+    const std::string name = shortened(shown_text(pool, "name"), 12);
+    if (shown_text(pool, "condition") != "serving") {
+      lines.push_back(format("%-12s  %s  %s", name.c_str(), shown_text(pool, "condition").c_str(),
+                             shown_text(pool, "reason").c_str()));
       continue;
     }
     const double used = real(pool, "in_use_percent");
@@ -191,7 +186,7 @@ void add_pools_briefly(const std::vector<const json*>& pools, size_t lines_max, 
 }
 
 TopClient identity_of(const json& client) {
-  return {whole(client, "pid"), whole(client, "lane"), text(client, "pool")};
+  return {whole(client, "pid"), whole(client, "lane"), shown_text(client, "pool")};
 }
 
 // The row of the client that was chosen. False: it is gone, or none was, and the row stays what it was.
@@ -212,10 +207,10 @@ std::string pool_text(const std::string& pool, const TopView& view, size_t other
 void add_client(const json& client, const TopView& view, std::vector<std::string>& lines) {
   constexpr size_t kOthers = 75;  // with the longest names and numbers
   lines.push_back(format("client: process %llu, %s, user %llu, pool %s, lane %llu, %s",
-                         static_cast<unsigned long long>(whole(client, "pid")), text(client, "command").c_str(),
+                         static_cast<unsigned long long>(whole(client, "pid")), shown_text(client, "command").c_str(),
                          static_cast<unsigned long long>(whole(client, "uid")),
-                         pool_text(text(client, "pool"), view, kOthers).c_str(),
-                         static_cast<unsigned long long>(whole(client, "lane")), text(client, "state").c_str()));
+                         pool_text(shown_text(client, "pool"), view, kOthers).c_str(),
+                         static_cast<unsigned long long>(whole(client, "lane")), shown_text(client, "state").c_str()));
   const bool has_age = client.contains("oldest_pin_ms") && client["oldest_pin_ms"].is_number();
   add_parts(view,
             {format("pins %llu, %llu overdue, oldest %s", static_cast<unsigned long long>(whole(client, "pins")),
@@ -255,12 +250,12 @@ void add_clients(const std::vector<const json*>& rows, const TopView& view, TopS
     if (i == selected) screen.selected_line = lines.size(), screen.has_selected = true;
     const std::string hits = percent_text(
         client, client.value("match_hit_percent", json()).is_number() ? "match_hit_percent" : "retrieve_hit_percent");
-    lines.push_back(
-        format("%7llu %s %s %s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
-               column(text(client, "command"), 12).c_str(), column(shortened(text(client, "pool"), 8), 8).c_str(),
-               column(text(client, "state"), 9).c_str(), rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(),
-               rate_text(real(client, "stores_per_s")).c_str(), static_cast<unsigned long long>(whole(client, "pins")),
-               daemon::size_text(whole(client, "region_bytes")).c_str()));
+    lines.push_back(format(
+        "%7llu %s %s %s %7s %6s %7s %6llu %8s", static_cast<unsigned long long>(whole(client, "pid")),
+        column(shown_text(client, "command"), 12).c_str(), column(shortened(shown_text(client, "pool"), 8), 8).c_str(),
+        column(shown_text(client, "state"), 9).c_str(), rate_text(real(client, "asked_per_s")).c_str(), hits.c_str(),
+        rate_text(real(client, "stores_per_s")).c_str(), static_cast<unsigned long long>(whole(client, "pins")),
+        daemon::size_text(whole(client, "region_bytes")).c_str()));
   }
 }
 
@@ -284,13 +279,13 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
   screen.has_chosen = find_chosen(view, screen);
   std::vector<std::string>& lines = screen.lines;
   lines.push_back(format("marud %s, process %llu, up %s, answers in %.1f ms, every %.1f s%s",
-                         text(figures, "version").c_str(), static_cast<unsigned long long>(whole(figures, "pid")),
+                         shown_text(figures, "version").c_str(), static_cast<unsigned long long>(whole(figures, "pid")),
                          duration(whole(figures, "uptime_ms")).c_str(), real(figures, "answer_us") / 1000,
                          real(figures, "interval_ms") / 1000, view.is_paused ? ", HELD" : ""));
   if (!said.empty()) lines.push_back(said);
   std::vector<const json*> pools;
   for (const json& pool : rows_of(figures, "pools"))
-    if (pool.is_object() && (view.pool.empty() || text(pool, "name") == view.pool)) pools.push_back(&pool);
+    if (pool.is_object() && (view.pool.empty() || shown_text(pool, "name") == view.pool)) pools.push_back(&pool);
   std::vector<std::string> in_full;
   add_pools(pools, view, in_full);
   if (view.height == 0 || in_full.size() <= std::max<size_t>(view.height / 3, 4)) {

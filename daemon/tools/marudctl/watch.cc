@@ -27,7 +27,7 @@ constexpr size_t kEventsAtOnce = 256;
 constexpr size_t kKeyBytesShown = 128;
 
 volatile std::sig_atomic_t is_stopped = 0;
-void on_stop(int) { is_stopped = 1; }
+void note_stop(int) { is_stopped = 1; }
 
 // "13:04:11.250"
 std::string time_text(uint64_t unix_ms) {
@@ -187,7 +187,7 @@ class Watch {
 
 int watch(const Arguments& arguments) {
   struct sigaction action = {};
-  action.sa_handler = on_stop;
+  action.sa_handler = note_stop;
   action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   std::string pool;

@@ -38,4 +38,7 @@ class Changes {
 int code_of(const StepResult& result);
 int code_of(const Result<void>& result);
 
+// The error for a device, namespace or region that is not there.
+inline tl::unexpected<Error> absent(const std::string& name) { return failure(ENODEV, "find " + name); }
+
 }  // namespace maru::daemon::provision

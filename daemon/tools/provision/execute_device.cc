@@ -23,7 +23,6 @@ struct OpenDevice {
   }
 };
 
-tl::unexpected<Error> absent(const std::string& name) { return failure(ENODEV, "find " + name); }
 tl::unexpected<Error> failed(int negative, const std::string& doing) {
   return failure(negative < 0 ? -negative : EIO, doing);
 }
@@ -101,7 +100,7 @@ int change(const std::string& name, Change how) {
   return open.device ? how(open.device) : -ENODEV;
 }
 
-int enable(const std::string& name) {
+int enable_devdax(const std::string& name) {
   return change(
       name, [](daxctl_dev* device) { return daxctl_dev_is_enabled(device) ? 0 : daxctl_dev_enable_devdax(device); });
 }
@@ -160,7 +159,7 @@ StepResult make_device(const std::string& region, uint64_t bytes, uint64_t align
   changes.attempt(
       "give " + name + " its memory", [&] { return give_size(name, bytes); }, name + " has memory and is disabled",
       [&] { return give_size(name, 0); });
-  changes.attempt("enable " + name, [&] { return enable(name); });
+  changes.attempt("enable " + name, [&] { return enable_devdax(name); });
   const bool is_made = changes.is_good();
   auto made = changes.finish(name);
   if (is_made) return made;
@@ -176,7 +175,7 @@ StepResult remove_device(const std::string& name) {
   if (daxctl_dev_is_enabled(open.device))
     changes.attempt(
         "disable " + name, [&] { return daxctl_dev_disable(open.device); }, name + kNobodys,
-        [&] { return enable(name); });
+        [&] { return enable_devdax(name); });
   changes.attempt("give back the memory of " + name, [&] { return daxctl_dev_set_size(open.device, 0); });
   // The kernel keeps the first device of a region, empty; that is as good.
   if (changes.is_good()) daxctl_region_destroy_dev(open.region, open.device);
@@ -185,7 +184,7 @@ StepResult remove_device(const std::string& name) {
 
 StepResult enable_device(const std::string& name) {
   Changes changes;
-  changes.attempt("enable " + name + " as devdax", [&] { return enable(name); });
+  changes.attempt("enable " + name + " as devdax", [&] { return enable_devdax(name); });
   return changes.finish(name);
 }
 
@@ -206,11 +205,12 @@ StepResult resize_device(const std::string& name, uint64_t bytes, bool is_disabl
   }
   Changes changes;
   if (was_enabled)
-    changes.attempt("disable " + name, [&] { return disable(name); }, name + kNobodys, [&] { return enable(name); });
+    changes.attempt(
+        "disable " + name, [&] { return disable(name); }, name + kNobodys, [&] { return enable_devdax(name); });
   changes.attempt(
       "resize " + name, [&] { return give_size(name, bytes); }, name + " has its new size",
       [&] { return give_size(name, bytes_before); });
-  if (!is_disabled_after) changes.attempt("enable " + name + " after resizing it", [&] { return enable(name); });
+  if (!is_disabled_after) changes.attempt("enable " + name + " after resizing it", [&] { return enable_devdax(name); });
   return changes.finish(name);
 }
 
@@ -246,7 +246,7 @@ StepResult take_from_kernel(const std::string& name) {
         return change(
             name, [](daxctl_dev* device) { return daxctl_dev_get_memory(device) ? 0 : daxctl_dev_enable_ram(device); });
       });
-  changes.attempt("enable " + name + " as devdax", [&] { return enable(name); });
+  changes.attempt("enable " + name + " as devdax", [&] { return enable_devdax(name); });
   return changes.finish(name);
 }
 
@@ -270,7 +270,7 @@ StepResult give_to_kernel(const std::string& name, KernelUse use) {
         name + " is disabled, or holds what the kernel left there",
         [&] {
           if (!was_enabled && !was_used) return 0;
-          int wrong = enable(name);
+          int wrong = enable_devdax(name);
           if (wrong >= 0 && was_used) wrong = code_of(clear_part_of_device(name, 0, bytes, align));
           return wrong >= 0 && !was_enabled ? disable(name) : wrong;
         });

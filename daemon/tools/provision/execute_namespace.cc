@@ -10,8 +10,6 @@
 namespace maru::daemon::provision {
 namespace {
 
-tl::unexpected<Error> absent(const std::string& name) { return failure(ENODEV, "find " + name); }
-
 ndctl_region* find_region(ndctl_ctx* context, const std::string& name) {
   ndctl_region* found = nullptr;
   for_each_nvdimm_region(context, [&](ndctl_bus*, ndctl_region* region) {
@@ -37,7 +35,7 @@ bool make_uuid(unsigned char* uuid) {
 }
 
 // As the kernel shows it now.
-int enable(const std::string& name) {
+int activate(const std::string& name) {
   const NdctlContext context = open_ndctl();
   ndctl_namespace* one = context ? find_namespace(context.get(), name) : nullptr;
   if (!one) return -ENODEV;
@@ -63,7 +61,7 @@ StepResult rewrite_labels(const std::string& name, Rewrite rewrite, Rewrite back
           if (busy < 0) ndctl_namespace_enable(one);
           return busy;
         },
-        at + " is disabled", [at] { return enable(at); });
+        at + " is disabled", [at] { return activate(at); });
   }
   const auto enable_region = [&] { return ndctl_region_enable(region); };
   changes.attempt(
@@ -194,7 +192,7 @@ StepResult remove_namespace(const std::string& name) {
   Changes changes;
   changes.attempt(
       "disable " + name, [&] { return ndctl_namespace_disable_safe(one); }, name + " is disabled",
-      [&] { return was_active ? enable(name) : 0; });
+      [&] { return was_active ? activate(name) : 0; });
   // A namespace that is made there later must not find the notes of this one.
   const auto write_back = [&] {
     return with_raw(one, [&](const std::string& device) { return write_notes(device, notes); });
@@ -214,7 +212,7 @@ StepResult remove_namespace(const std::string& name) {
 
 StepResult enable_namespace(const std::string& name) {
   Changes changes;
-  changes.attempt("enable " + name, [&] { return enable(name); });
+  changes.attempt("enable " + name, [&] { return activate(name); });
   return changes.finish(name);
 }
 

@@ -83,7 +83,7 @@ PyObject* found_by(PyObject* finder, const Signature& signature, PyObject* const
   });
 }
 
-PyObject* exists(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
+PyObject* finder_exists(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
   return found_by(
       self, {"exists", 1, 1, {"key"}}, args, positional, kwnames,
       [](const Client& client, py::handle key, py::handle tenant) {
@@ -109,7 +109,7 @@ PyObject* batch_exists(PyObject* self, PyObject* const* args, Py_ssize_t positio
       });
 }
 
-PyObject* retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
+PyObject* finder_retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
   return found_by(
       self, {"retrieve", 1, 1, {"key"}}, args, positional, kwnames,
       [self](const Client& client, py::handle key, py::handle tenant) {
@@ -118,10 +118,10 @@ PyObject* retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional,
       [](py::handle) { return py::none(); });
 }
 
-PyMethodDef methods[] = {
-    definition<exists>("exists", "exists($self, key)\n--\n\nWhether the value is there."),
+PyMethodDef finder_methods[] = {
+    definition<finder_exists>("exists", "exists($self, key)\n--\n\nWhether the value is there."),
     definition<batch_exists>("batch_exists", "batch_exists($self, keys)\n--\n\nOf every key, also behind absent ones."),
-    definition<retrieve>("retrieve", "retrieve($self, key)\n--\n\nNone when the value is absent."),
+    definition<finder_retrieve>("retrieve", "retrieve($self, key)\n--\n\nNone when the value is absent."),
 };
 
 }  // namespace
@@ -135,7 +135,7 @@ void define_finder(py::module_& module) {
   const py::object finder =
       py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyType_Type))("Finder", py::tuple(), contents);
   for (Slot* slot : {&client_slot, &tenant_slot, &places_slot}) slot->find(finder);
-  add_methods(finder, methods);
+  add_methods(finder, finder_methods);
   module.attr("Finder") = finder;
 }
 

@@ -1,6 +1,7 @@
 #include "found.h"
 
 #include "keys.h"
+#include "method.h"
 #include "pins.h"
 
 #include <cstddef>
@@ -26,7 +27,7 @@ PyTypeObject* info_type = nullptr;  // never given back: the module lives as lon
 
 InfoObject& info_of(PyObject* self) { return *reinterpret_cast<InfoObject*>(self); }
 
-void deallocate(PyObject* self) {
+void deallocate_info(PyObject* self) {
   InfoObject& info = info_of(self);
   if (info.weak_references != nullptr) PyObject_ClearWeakRefs(self);
   Py_CLEAR(info.stay);
@@ -70,7 +71,7 @@ PyObject* represent(PyObject* self) {
   return PyUnicode_FromFormat("MemoryInfo(%llu bytes)", static_cast<unsigned long long>(info_of(self).view.bytes));
 }
 
-Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(info_of(self).view.bytes); }
+Py_ssize_t info_length(PyObject* self) { return static_cast<Py_ssize_t>(info_of(self).view.bytes); }
 
 char region_id[] = "region_id";
 char page_index[] = "page_index";
@@ -116,24 +117,19 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
-template <typename F>
-void* slot(F* function) {
-  return reinterpret_cast<void*>(function);
-}
-
 PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char*>("A block that was found: `view` shows it, read-only. The block stays pinned for as "
                                   "long as this, `view`, or an array or tensor made from `view` lives.")},
     {Py_tp_new, slot(make)},
-    {Py_tp_dealloc, slot(deallocate)},
+    {Py_tp_dealloc, slot(deallocate_info)},
     {Py_tp_repr, slot(represent)},
     {Py_tp_getset, properties},
     {Py_tp_members, members},
-    {Py_sq_length, slot(length)},
+    {Py_sq_length, slot(info_length)},
     {0, nullptr},
 };
-constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
-PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, kFlags, slots};
+constexpr unsigned kInfoFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
+PyType_Spec spec = {"maru.MemoryInfo", sizeof(InfoObject), 0, kInfoFlags, slots};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "errors.h"
+#include "method.h"
 
 #include <new>
 
@@ -57,7 +58,7 @@ PyTypeObject* pages_type = nullptr;  // never given back: the module lives as lo
 
 PagesObject& pages_of(PyObject* self) { return *reinterpret_cast<PagesObject*>(self); }
 
-void deallocate(PyObject* self) {
+void deallocate_pages(PyObject* self) {
   pages_of(self).hold.~shared_ptr();
   PyTypeObject* const type = Py_TYPE(self);
   type->tp_free(self);
@@ -82,14 +83,9 @@ int get_buffer(PyObject* self, Py_buffer* ret_buffer, int flags) {
 
 void release_buffer(PyObject* self, Py_buffer*) { pages_of(self).hold->end_export(); }
 
-template <typename F>
-void* slot(F* function) {
-  return reinterpret_cast<void*>(function);
-}
-
 PyType_Slot pages_slots[] = {
     {Py_tp_doc, const_cast<char*>("What a memoryview of a block refers to.")},
-    {Py_tp_dealloc, slot(deallocate)},
+    {Py_tp_dealloc, slot(deallocate_pages)},
     {Py_bf_getbuffer, slot(get_buffer)},
     {Py_bf_releasebuffer, slot(release_buffer)},
     {0, nullptr},

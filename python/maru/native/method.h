@@ -41,10 +41,17 @@ using Method = PyObject*(PyObject* self, PyObject* const* args, Py_ssize_t posit
 // text: the signature as Python writes it in __text_signature__, and after it the docstring.
 template <Method* method>
 PyMethodDef definition(const char* name, const char* text) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method)), METH_FASTCALL | METH_KEYWORDS, text};
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method)), METH_FASTCALL | METH_KEYWORDS,
+          text};
 }
 
 // The methods have to stay for as long as the class.
 void add_methods(pybind11::handle type, std::span<PyMethodDef> methods);
+
+// A function as PyType_Slot holds it.
+template <typename F>
+void* slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
 
 }  // namespace maru_python

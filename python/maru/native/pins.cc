@@ -2,6 +2,7 @@
 
 #include "errors.h"
 #include "keys.h"
+#include "method.h"
 
 #include <cstddef>
 #include <new>
@@ -44,7 +45,7 @@ void let_go(PinObject& pin) {
   pin.hold.reset();
 }
 
-void deallocate(PyObject* self) {
+void deallocate_pin(PyObject* self) {
   PinObject& pin = pin_of(self);
   if (pin.weak_references != nullptr) PyObject_ClearWeakRefs(self);
   let_go(pin);
@@ -57,7 +58,7 @@ void deallocate(PyObject* self) {
 PyObject* block(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_of(self).view.block); }
 PyObject* nbytes(PyObject* self, void*) { return PyLong_FromUnsignedLongLong(pin_of(self).view.bytes); }
 PyObject* is_held(PyObject* self, void*) { return PyBool_FromLong(pin_of(self).hold != nullptr); }
-Py_ssize_t length(PyObject* self) { return static_cast<Py_ssize_t>(pin_of(self).view.bytes); }
+Py_ssize_t pin_length(PyObject* self) { return static_cast<Py_ssize_t>(pin_of(self).view.bytes); }
 
 void expect_pin(PyObject* object) {
   if (!PyObject_TypeCheck(object, pin_type))
@@ -146,14 +147,9 @@ PyMemberDef pin_members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
-template <typename F>
-void* slot(F* function) {
-  return reinterpret_cast<void*>(function);
-}
-
 PyType_Slot pin_slots[] = {
     {Py_tp_doc, const_cast<char*>("A block that is pinned; not mapped.")},
-    {Py_tp_dealloc, slot(deallocate)},
+    {Py_tp_dealloc, slot(deallocate_pin)},
     {Py_tp_methods, pin_methods},
     {Py_tp_getset, pin_properties},
     {Py_tp_members, pin_members},
@@ -163,13 +159,13 @@ PyType_Slot view_slots[] = {
     {Py_tp_doc, const_cast<char*>("A block that is pinned, to be read in place.")},
     {Py_tp_methods, view_methods},
     {Py_tp_getset, view_properties},
-    {Py_sq_length, slot(length)},
+    {Py_sq_length, slot(pin_length)},
     {0, nullptr},
 };
 
-constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
-PyType_Spec pin_spec = {"maru._maru.Pin", sizeof(PinObject), 0, kFlags | Py_TPFLAGS_BASETYPE, pin_slots};
-PyType_Spec view_spec = {"maru._maru.View", sizeof(PinObject), 0, kFlags, view_slots};
+constexpr unsigned kPinFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+PyType_Spec pin_spec = {"maru._maru.Pin", sizeof(PinObject), 0, kPinFlags | Py_TPFLAGS_BASETYPE, pin_slots};
+PyType_Spec view_spec = {"maru._maru.View", sizeof(PinObject), 0, kPinFlags, view_slots};
 
 }  // namespace
 
