@@ -116,11 +116,11 @@ struct Evictor::Walk {
 
   // The batch.
   uint64_t look = 0;  // lines of a look for pins
-  std::vector<Victim> victims;
-  std::vector<ParentCount> parents;
-  std::vector<TenantBytes> chosen;
-  std::optional<EvictionOrder::Key>
-      horizon;  // of the coldest parent that the batch sets free: no warmer block is chosen
+  std::vector<Victim> victims = {};
+  std::vector<ParentCount> parents = {};
+  std::vector<TenantBytes> chosen = {};
+  // Of the coldest parent that the batch sets free: no warmer block is chosen.
+  std::optional<EvictionOrder::Key> horizon = {};
   uint64_t runs_expected = 0;
 
   void begin_batch(uint64_t look_lines) {
