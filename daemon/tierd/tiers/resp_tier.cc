@@ -25,17 +25,6 @@ std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.st
 
 }  // namespace
 
-struct RespTier::Operation {
-  maru_tier_request request = {};
-  std::string key;
-  Clock::time_point deadline;
-  RespHead head;
-  bool has_head = false;
-  size_t answers_left = 0;  // to commands that were sent
-  uint64_t next_chunk = 0;  // of a load: whose answer comes next
-  int result = 0;
-};
-
 void RespTier::CloseContext::operator()(redisContext* context) const { redisFree(context); }
 
 RespTier::RespTier(const RespWish& wish) : wish_(wish) {}
@@ -135,7 +124,7 @@ void RespTier::run() {
       if (auto connected = connect(); !connected) lose(-ENOTCONN, connected.error().doing);
     }
     for (const maru_tier_request& request : fresh) {
-      auto operation = std::make_unique<Operation>();
+      auto operation = std::make_unique<RespOperation>();
       operation->request = request;
       operation->key.assign(static_cast<const char*>(request.key), request.key_bytes);
       operation->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
@@ -172,14 +161,18 @@ bool RespTier::take_replies() {
     if (!found) return true;
     const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
     if (waiting_.empty()) return true;  // an answer that nobody asked for
-    Operation& operation = *waiting_.front();
+    RespOperation& operation = *waiting_.front();
     --operation.answers_left;
-    take(operation, *static_cast<redisReply*>(found));
+    if (std::string trouble = operation.take(*static_cast<redisReply*>(found)); !trouble.empty() || is_in_trouble_) {
+      is_in_trouble_ = !trouble.empty();
+      const std::lock_guard lock(mutex_);
+      trouble_ = std::move(trouble);
+    }
     if (operation.answers_left > 0) continue;
     // A load or a deletion has seen its head, and asks on: at the end of the line.
     auto ended = std::move(waiting_.front());
     waiting_.pop_front();
-    if (ended->result == 0 && ended->has_head && ended->next_chunk == 0 && ended->request.kind != MARU_TIER_LOOKUP) {
+    if (ended->asks_on() && ended->accept_head()) {
       ask(*ended);
       if (ended->answers_left > 0) {
         waiting_.push_back(std::move(ended));
@@ -216,7 +209,7 @@ void RespTier::append(std::initializer_list<std::string_view> words) {
   redisAppendCommandArgv(context_.get(), int(texts.size()), texts.data(), lengths.data());
 }
 
-void RespTier::begin(std::unique_ptr<Operation> operation) {
+void RespTier::begin(std::unique_ptr<RespOperation> operation) {
   if (!context_) return end(*operation, -ENOTCONN);
   const maru_tier_request& request = operation->request;
   if (request.kind != MARU_TIER_STORE) {
@@ -246,16 +239,10 @@ void RespTier::begin(std::unique_ptr<Operation> operation) {
 }
 
 // What follows a head that was found.
-void RespTier::ask(Operation& operation) {
+void RespTier::ask(RespOperation& operation) {
   const maru_tier_request& request = operation.request;
   const RespHead& head = operation.head;
   operation.deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
-  if (request.kind == MARU_TIER_LOAD) {
-    if (head.payload_bytes != request.payload_bytes) return void(operation.result = -ESTALE);
-    if (head.attributes.size() > request.attributes_bytes) return void(operation.result = -ENOBUFS);
-    std::memcpy(request.attributes, head.attributes.data(), head.attributes.size());
-  }
-  operation.next_chunk = 1;  // counted from 1: 0 is the head
   const char* const verb = request.kind == MARU_TIER_LOAD ? "GET" : "DEL";
   for (uint64_t i = 0; i < head.chunks(); ++i, ++operation.answers_left) {
     const std::string name = resp_chunk_name(wish_.prefix, operation.key, head.payload_checksum, i);
@@ -267,47 +254,7 @@ void RespTier::ask(Operation& operation) {
   ++operation.answers_left;
 }
 
-int RespTier::code_of(const redisReply& reply) {
-  const std::string_view text = text_of(reply);
-  if (text.starts_with("OOM")) return -ENOSPC;
-  const std::lock_guard lock(mutex_);
-  trouble_ = std::string(text);
-  if (!text.starts_with("MOVED") && !text.starts_with("ASK")) return -EIO;
-  trouble_ += " (a cluster redirects; name a proxy, or a server without a cluster)";
-  return -EOPNOTSUPP;
-}
-
-void RespTier::take(Operation& operation, const redisReply& reply) {
-  if (reply.type == REDIS_REPLY_ERROR) {
-    operation.result = code_of(reply);
-  } else if (operation.request.kind != MARU_TIER_STORE && !operation.has_head) {
-    if (!take_head(operation, reply)) operation.result = reply.type == REDIS_REPLY_NIL ? -ENOENT : -EBADMSG;
-  } else if (operation.request.kind == MARU_TIER_LOAD) {
-    take_chunk(operation, reply);
-  }
-}
-
-bool RespTier::take_head(Operation& operation, const redisReply& reply) {
-  if (reply.type != REDIS_REPLY_STRING) return false;
-  auto head = decode_resp_head(text_of(reply), operation.key);
-  if (!head) return false;
-  operation.head = std::move(*head);
-  operation.has_head = true;
-  return true;
-}
-
-void RespTier::take_chunk(Operation& operation, const redisReply& reply) {
-  const uint64_t at = (operation.next_chunk++ - 1) * operation.head.chunk_bytes;
-  const uint64_t expected = std::min(operation.head.chunk_bytes, operation.head.payload_bytes - at);
-  if (reply.type != REDIS_REPLY_STRING)
-    operation.result = -ENOENT;  // the server has evicted a part
-  else if (uint64_t(reply.len) != expected)
-    operation.result = -EBADMSG;
-  else if (operation.result == 0)
-    std::memcpy(static_cast<char*>(operation.request.payload) + at, reply.str, expected);
-}
-
-void RespTier::end(Operation& operation, int result) {
+void RespTier::end(RespOperation& operation, int result) {
   {
     const std::lock_guard lock(mutex_);
     bytes_under_way_ -= operation.request.payload_bytes;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "daemon/tierd/tiers/completions.h"
-#include "daemon/tierd/tiers/resp_value.h"
+#include "daemon/tierd/tiers/resp_operation.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
@@ -20,7 +20,6 @@
 #include <thread>
 
 struct redisContext;
-struct redisReply;
 
 namespace maru::tierd {
 
@@ -52,7 +51,6 @@ class RespTier {
   void get_health(maru_tier_health& ret_health);
 
  private:
-  struct Operation;  // a request, and the answers that it waits for
   struct CloseContext {
     void operator()(redisContext* context) const;
   };
@@ -62,17 +60,13 @@ class RespTier {
   Result<void> connect();
   Result<void> command(std::initializer_list<std::string> words);
   void run();
-  void begin(std::unique_ptr<Operation> operation);
-  void ask(Operation& operation);
+  void begin(std::unique_ptr<RespOperation> operation);
+  void ask(RespOperation& operation);
   void append(std::initializer_list<std::string_view> words);
   bool exchange();  // false: the connection is over
   bool take_replies();
-  void take(Operation& operation, const redisReply& reply);
-  bool take_head(Operation& operation, const redisReply& reply);
-  void take_chunk(Operation& operation, const redisReply& reply);
-  void end(Operation& operation, int result);
+  void end(RespOperation& operation, int result);
   void lose(int code, const std::string& why);
-  int code_of(const redisReply& reply);
 
   const RespWish wish_;
   Completions completions_;
@@ -87,7 +81,8 @@ class RespTier {
 
   // The thread's.
   std::unique_ptr<redisContext, CloseContext> context_;
-  std::deque<std::unique_ptr<Operation>> waiting_;  // in the order of their answers
+  std::deque<std::unique_ptr<RespOperation>> waiting_;  // in the order of their answers
+  bool is_in_trouble_ = false;                          // by the last answer
   Clock::time_point next_connect_ = {};
   std::chrono::milliseconds pause_{100};
 };
