@@ -18,7 +18,8 @@ struct RespOperation {
   std::chrono::steady_clock::time_point deadline;
   RespHead head;
   bool has_head = false;
-  size_t answers_left = 0;  // to commands that were sent
+  size_t answers_left = 0;  // to its commands so far
+  uint64_t output_end = 0;  // where these end, in RespOutput
   uint64_t next_chunk = 0;  // of a load: whose answer comes next, counted from 1; 0 is the head
   int result = 0;
 

@@ -1,14 +1,15 @@
 // The tier in a Redis or a Valkey, by the protocol RESP: one connection, many commands under way (libhiredis).
 //
 // A thread of its own owns the connection. When the connection breaks, or an answer does not come in time, all that is under
-// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. The
-// library copies all bytes, so memory of requests is free as soon as they complete.
+// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. An
+// operation ends when its last command is sent and answered, so memory of requests is free as soon as they complete.
 //
 // Threads: any thread submits; the rest happens in the tier's own.
 #pragma once
 
 #include "daemon/tierd/tiers/completions.h"
 #include "daemon/tierd/tiers/resp_operation.h"
+#include "daemon/tierd/tiers/resp_output.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 struct redisContext;
 
@@ -55,6 +57,7 @@ class RespTier {
     void operator()(redisContext* context) const;
   };
   using Clock = std::chrono::steady_clock;
+  static constexpr size_t kInputBytes = 256 << 10;  // of one read
 
   explicit RespTier(const RespWish& wish);
   Result<void> connect();
@@ -62,8 +65,8 @@ class RespTier {
   void run();
   void begin(std::unique_ptr<RespOperation> operation);
   void ask(RespOperation& operation);
-  void append(std::initializer_list<std::string_view> words);
-  bool exchange();  // false: the connection is over
+  bool exchange();           // false: the connection is over
+  bool break_off(int code);  // false
   bool take_replies();
   void end(RespOperation& operation, int result);
   void lose(int code, const std::string& why);
@@ -82,7 +85,10 @@ class RespTier {
   // The thread's.
   std::unique_ptr<redisContext, CloseContext> context_;
   std::deque<std::unique_ptr<RespOperation>> waiting_;  // in the order of their answers
-  bool is_in_trouble_ = false;                          // by the last answer
+  RespOutput output_;
+  std::vector<char> input_ = std::vector<char>(kInputBytes);
+  std::string broken_;          // why the connection is over
+  bool is_in_trouble_ = false;  // by the last answer
   Clock::time_point next_connect_ = {};
   std::chrono::milliseconds pause_{100};
 };
