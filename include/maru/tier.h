@@ -120,7 +120,8 @@ typedef struct maru_tier_health {
   char text[256];    /* a sentence for people; empty: nothing to say */
 } maru_tier_health;
 
-/* One entry in an answer of list(). */
+/* One entry in an answer of list(). A tier on a server may know no more than the sum of both sizes without asking: then
+ * payload_bytes has the sum, and attributes_bytes and note are 0. */
 typedef struct maru_tier_entry {
   uint32_t key_bytes;
   uint32_t attributes_bytes;

@@ -13,7 +13,8 @@ PACKAGES = {"marud": "marud", "maru-eventd": "maru-eventd", "libmaru0": "libmaru
             "libmaru-tokens0": "libmaru-tokens", "libmaru-dev": "libmaru-devel"}
 PACKAGES_DEBIAN_ALONE = {"python3-maru"}  # pip builds it elsewhere
 BUILD_NEEDS = {
-    "dh-sequence-installsysusers": "systemd-rpm-macros", "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
+    "dh-sequence-installsysusers": "systemd-rpm-macros", "libcurl4-openssl-dev": "libcurl-devel", "libssl-dev": "openssl-devel",
+    "libcxl-dev": "cxl-devel", "libdaxctl-dev": "daxctl-devel",
     "libexpected-dev": "expected-devel", "libhiredis-dev": "hiredis-devel",
     "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
     "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",

@@ -1,9 +1,13 @@
 // What maru/tier.h promises, of every tier that is built in and of the example: one suite over all of them.
+//
+// MARU_TEST_S3 names a bucket of another server, as the options of a tier: "endpoint=http://... bucket=..." with blanks between.
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/redis_process.h"
+#include "tests/tiers/s3_process.h"
 #include "tests/tiers/tier_user.h"
 
 #include <fcntl.h>
+#include <sstream>
 
 namespace maru::test {
 namespace {
@@ -13,6 +17,7 @@ struct Subject {
   std::string kind;
   tierd::TierOptions options;  // "DIR" in a value is a directory of the test's own
   bool has_redis = false;      // REDIS in a value is the socket of a server of the test's own
+  bool has_s3 = false;         // the options of a bucket of the test's own are added
   friend void PrintTo(const Subject& subject, std::ostream* to) { *to << subject.name; }
 };
 
@@ -39,6 +44,13 @@ const Subject kSubjects[] = {
      "resp",
      {{"socket", "REDIS"}, {"chunk_bytes", "4096"}, {"prefix", "other:"}, {"database", "3"}},
      true},
+    {"s3", "s3", {{"part_bytes", "16384"}}, false, true},
+    {"s3_conditional",
+     "s3",
+     {{"if_none_match", "true"}, {"prefix", "a-b/c_d.e~f/"}, {"connections", "3"}},
+     false,
+     true},
+    {"s3_given", "s3", {}},      // $MARU_TEST_S3
     {"example", "EXAMPLE", {}},  // $MARU_TEST_EXAMPLE_TIER
 };
 
@@ -49,12 +61,23 @@ class Conformance : public testing::TestWithParam<Subject> {
       if (!RedisProcess::is_installed()) GTEST_SKIP() << "there is no redis-server";
       redis_ = std::make_unique<RedisProcess>(directory_.path());
     }
+    if (GetParam().has_s3)
+      s3_ = std::make_unique<S3Process>(directory_.path(), std::vector<std::string>{"--page", "7"});
+    if (GetParam().name == std::string("s3_given")) {
+      const char* const given = std::getenv("MARU_TEST_S3");
+      if (!given) GTEST_SKIP() << "MARU_TEST_S3 names no bucket";
+      std::istringstream words(given);
+      for (std::string word; words >> word;)
+        given_.emplace_back(word.substr(0, word.find('=')), word.substr(word.find('=') + 1));
+      given_.emplace_back("prefix", "test-" + std::to_string(random_.next()) + "/");  // each test has an empty one
+    }
     open();
   }
 
   void open() {
     tier_.reset();
-    tierd::TierOptions options = GetParam().options;
+    tierd::TierOptions options = given_.empty() ? GetParam().options : given_;
+    if (s3_) options = s3_->options(options);
     for (auto& [name, value] : options)
       if (value == "DIR" || value == "REDIS") value = value == "DIR" ? directory_.path() : redis_->socket_path();
     const char* const example = std::getenv("MARU_TEST_EXAMPLE_TIER");
@@ -64,6 +87,8 @@ class Conformance : public testing::TestWithParam<Subject> {
 
   TemporaryDirectory directory_;
   std::unique_ptr<RedisProcess> redis_;
+  std::unique_ptr<S3Process> s3_;
+  tierd::TierOptions given_;
   std::unique_ptr<tierd::Tier> tier_;
   Random random_{fresh_seed_printed()};
 

@@ -2,6 +2,7 @@
 
 #include "tests/support/wait_until.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <sys/socket.h>
@@ -12,7 +13,11 @@ namespace maru::test {
 
 namespace {
 
-constexpr const char* kProgram = "/usr/bin/redis-server";
+// MARU_TEST_REDIS_SERVER names another server, such as a Valkey.
+std::string program() {
+  const char* const given = std::getenv("MARU_TEST_REDIS_SERVER");
+  return given ? given : "/usr/bin/redis-server";
+}
 
 bool listens(const std::string& path) {
   sockaddr_un address = {};
@@ -26,7 +31,7 @@ bool listens(const std::string& path) {
 
 }  // namespace
 
-bool RedisProcess::is_installed() { return ::access(kProgram, X_OK) == 0; }
+bool RedisProcess::is_installed() { return ::access(program().c_str(), X_OK) == 0; }
 
 RedisProcess::RedisProcess(const std::string& directory, std::vector<std::string> more)
     : directory_(directory), socket_path_(directory + "/redis.sock"), more_(std::move(more)) {
@@ -34,7 +39,7 @@ RedisProcess::RedisProcess(const std::string& directory, std::vector<std::string
 }
 
 void RedisProcess::start() {
-  std::vector<std::string> command = {kProgram,   "--port", "0", "--unixsocket", socket_path_, "--dir",
+  std::vector<std::string> command = {program(),  "--port", "0", "--unixsocket", socket_path_, "--dir",
                                       directory_, "--save", "",  "--appendonly", "no"};
   command.insert(command.end(), more_.begin(), more_.end());
   ::unlink(socket_path_.c_str());

@@ -1,9 +1,15 @@
 // The tier in Redis when the server goes away, stands still, is full, or knows nobody.
+#include "libmaru/base/file_descriptor.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/redis_process.h"
 #include "tests/tiers/tier_user.h"
 
+#include <atomic>
 #include <csignal>
+#include <cstring>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <thread>
 
 namespace maru::test {
 namespace {
@@ -92,6 +98,35 @@ TEST_F(Resp, AChunkThatTheServerEvictedIsAMiss) {
   int result = 0;
   EXPECT_FALSE(user.load("key", &result));
   EXPECT_EQ(result, -ENOENT);
+}
+
+// It says that all is stored before all has been sent: nothing that comes from it can be believed.
+TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
+  const std::string path = directory_.path() + "/hasty.sock";
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  const FileDescriptor door(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(door.get(), 1), 0);
+  std::atomic<bool> is_over = false;
+  std::jthread server([&] {
+    const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char room[1024];
+    (void)!::recv(client.get(), room, sizeof room, 0);
+    for (const char* const answer : {"+PONG\r\n", "+OK\r\n+OK\r\n"}) {
+      (void)!::send(client.get(), answer, std::strlen(answer), MSG_NOSIGNAL);
+      (void)!::recv(client.get(), room, sizeof room, 0);  // the beginning of the store; the rest is never read
+    }
+    is_over.wait(false);
+  });
+  {
+    const auto tier = open_or_throw("resp", {{"socket", path}});
+    TierUser user(*tier);
+    EXPECT_EQ(user.store("key", {"attributes", std::string(64u << 20, 'x'), 9}), -EIO);
+  }
+  is_over = true;
+  is_over.notify_all();
 }
 
 }  // namespace

@@ -9,8 +9,9 @@
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/time.h>
-#include <vector>
+#include <system_error>
 
 namespace maru::tierd {
 
@@ -24,17 +25,6 @@ timeval as_timeval(uint32_t ms) { return {time_t(ms / 1000), suseconds_t(ms % 10
 std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
 
 }  // namespace
-
-struct RespTier::Operation {
-  maru_tier_request request = {};
-  std::string key;
-  Clock::time_point deadline;
-  RespHead head;
-  bool has_head = false;
-  size_t answers_left = 0;  // to commands that were sent
-  uint64_t next_chunk = 0;  // of a load: whose answer comes next
-  int result = 0;
-};
 
 void RespTier::CloseContext::operator()(redisContext* context) const { redisFree(context); }
 
@@ -101,6 +91,7 @@ Result<void> RespTier::connect() {
   if (auto heard = command({"PING"}); !heard) return fail(heard.error());
   // From here on many commands are under way, and the thread waits in poll().
   context_->flags &= ~REDIS_BLOCK;
+  context_->reader->maxbuf = 0;  // its buffer is kept, as the next answers are as large
   ::fcntl(context_->fd, F_SETFL, ::fcntl(context_->fd, F_GETFL) | O_NONBLOCK);
   pause_ = kPauseMin;
   const std::lock_guard lock(mutex_);
@@ -110,6 +101,7 @@ Result<void> RespTier::connect() {
 
 void RespTier::lose(int code, const std::string& why) {
   context_.reset();
+  output_.clear();
   next_connect_ = Clock::now() + pause_;
   pause_ = std::min(pause_ * 2, kPauseMax);
   {
@@ -120,7 +112,7 @@ void RespTier::lose(int code, const std::string& why) {
 }
 
 void RespTier::run() {
-  // hiredis writes without MSG_NOSIGNAL, and the server may have gone: an error, and no end of the process.
+  // hiredis logs in without MSG_NOSIGNAL, and the server may have gone: an error, and no end of the process.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -135,17 +127,17 @@ void RespTier::run() {
       if (auto connected = connect(); !connected) lose(-ENOTCONN, connected.error().doing);
     }
     for (const maru_tier_request& request : fresh) {
-      auto operation = std::make_unique<Operation>();
+      auto operation = std::make_unique<RespOperation>();
       operation->request = request;
       operation->key.assign(static_cast<const char*>(request.key), request.key_bytes);
       operation->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
       begin(std::move(operation));
     }
-    if (context_ && !exchange()) lose(-EIO, std::string("the connection broke: ") + context_->errstr);
+    if (context_ && !exchange()) lose(-EIO, "the connection broke: " + broken_);
     if (context_ && !waiting_.empty() && waiting_.front()->deadline < Clock::now())
       lose(-ETIMEDOUT, "the server did not answer in time");
     std::array<pollfd, 2> wait = {pollfd{wake_.get(), POLLIN, 0}, pollfd{context_ ? context_->fd : -1, POLLIN, 0}};
-    if (context_ && sdslen(context_->obuf) > 0) wait[1].events |= POLLOUT;
+    if (context_ && !output_.is_empty()) wait[1].events |= POLLOUT;
     ::poll(wait.data(), wait.size(), context_ && waiting_.empty() ? 1000 : 50);
     eventfd_t ignored = 0;
     eventfd_read(wake_.get(), &ignored);
@@ -154,32 +146,45 @@ void RespTier::run() {
 
 // Writes and reads as much as goes without waiting.
 bool RespTier::exchange() {
-  int is_written = 0;
-  if (sdslen(context_->obuf) > 0 && redisBufferWrite(context_.get(), &is_written) != REDIS_OK) return false;
-  pollfd readable = {context_->fd, POLLIN, 0};
-  while (::poll(&readable, 1, 0) > 0) {
-    if (redisBufferRead(context_.get()) != REDIS_OK) return false;
-    if (!take_replies()) return false;
-    if (sdslen(context_->obuf) > 0 && redisBufferWrite(context_.get(), &is_written) != REDIS_OK) return false;
+  if (const int result = output_.write(context_->fd); result < 0) return break_off(-result);
+  for (;;) {
+    const ssize_t got = ::recv(context_->fd, input_.data(), input_.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got <= 0) return break_off(got < 0 ? errno : ECONNRESET);
+    if (redisReaderFeed(context_->reader, input_.data(), size_t(got)) != REDIS_OK || !take_replies())
+      return break_off(EPROTO);
+    if (const int result = output_.write(context_->fd); result < 0) return break_off(-result);
+    if (size_t(got) < input_.size()) return true;
   }
-  return true;
+}
+
+bool RespTier::break_off(int code) {
+  broken_ = std::generic_category().message(code);
+  if (context_->reader->err != 0) broken_ = context_->reader->errstr;
+  return false;
 }
 
 bool RespTier::take_replies() {
   for (;;) {
     void* found = nullptr;
-    if (redisGetReplyFromReader(context_.get(), &found) != REDIS_OK) return false;
+    if (redisReaderGetReply(context_->reader, &found) != REDIS_OK) return false;
     if (!found) return true;
     const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
     if (waiting_.empty()) return true;  // an answer that nobody asked for
-    Operation& operation = *waiting_.front();
+    RespOperation& operation = *waiting_.front();
     --operation.answers_left;
-    take(operation, *static_cast<redisReply*>(found));
+    if (std::string trouble = operation.take(*static_cast<redisReply*>(found)); !trouble.empty() || is_in_trouble_) {
+      is_in_trouble_ = !trouble.empty();
+      const std::lock_guard lock(mutex_);
+      trouble_ = std::move(trouble);
+    }
     if (operation.answers_left > 0) continue;
+    // An answer to a command that is not sent yet: the server answers something else.
+    if (operation.output_end > output_.sent_bytes()) return false;
     // A load or a deletion has seen its head, and asks on: at the end of the line.
     auto ended = std::move(waiting_.front());
     waiting_.pop_front();
-    if (ended->result == 0 && ended->has_head && ended->next_chunk == 0 && ended->request.kind != MARU_TIER_LOOKUP) {
+    if (ended->asks_on() && ended->accept_head()) {
       ask(*ended);
       if (ended->answers_left > 0) {
         waiting_.push_back(std::move(ended));
@@ -208,21 +213,14 @@ size_t RespTier::submit(const maru_tier_request* requests, size_t n) {
   return taken;
 }
 
-void RespTier::append(std::initializer_list<std::string_view> words) {
-  std::vector<const char*> texts;
-  std::vector<size_t> lengths;
-  for (const std::string_view word : words)
-    if (word.data() != nullptr) texts.push_back(word.data()), lengths.push_back(word.size());
-  redisAppendCommandArgv(context_.get(), int(texts.size()), texts.data(), lengths.data());
-}
-
-void RespTier::begin(std::unique_ptr<Operation> operation) {
+void RespTier::begin(std::unique_ptr<RespOperation> operation) {
   if (!context_) return end(*operation, -ENOTCONN);
   const maru_tier_request& request = operation->request;
   if (request.kind != MARU_TIER_STORE) {
     const std::string name = resp_head_name(wish_.prefix, operation->key);
-    append({"GET", name});
+    output_.add({{"GET"}, {name}});
     operation->answers_left = 1;
+    operation->output_end = output_.added_bytes();
     waiting_.push_back(std::move(operation));
     return;
   }
@@ -230,84 +228,42 @@ void RespTier::begin(std::unique_ptr<Operation> operation) {
                    std::string(static_cast<const char*>(request.attributes), request.attributes_bytes)};
   if (head.chunks() > kRespChunksMax) return end(*operation, -EFBIG);
   const std::string ttl = std::to_string(wish_.ttl_ms);
-  const auto set = [&](const std::string& name, std::string_view value) {
+  const auto set = [&](const std::string& name, RespWord value) {
     if (wish_.ttl_ms == 0)
-      append({"SET", name, value});
+      output_.add({{"SET"}, {name}, value});
     else
-      append({"SET", name, value, "PX", ttl});
+      output_.add({{"SET"}, {name}, value, {"PX"}, {ttl}});
     ++operation->answers_left;
   };
   const std::string_view payload(static_cast<const char*>(request.payload), request.payload_bytes);
   for (uint64_t i = 0; i < head.chunks(); ++i)
     set(resp_chunk_name(wish_.prefix, operation->key, head.payload_checksum, i),
-        payload.substr(i * head.chunk_bytes, head.chunk_bytes));
-  set(resp_head_name(wish_.prefix, operation->key), encode_resp_head(head, operation->key));
+        {payload.substr(i * head.chunk_bytes, head.chunk_bytes), true});
+  const std::string head_bytes = encode_resp_head(head, operation->key);
+  set(resp_head_name(wish_.prefix, operation->key), {head_bytes});
+  operation->output_end = output_.added_bytes();
   waiting_.push_back(std::move(operation));
 }
 
 // What follows a head that was found.
-void RespTier::ask(Operation& operation) {
+void RespTier::ask(RespOperation& operation) {
   const maru_tier_request& request = operation.request;
   const RespHead& head = operation.head;
   operation.deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
-  if (request.kind == MARU_TIER_LOAD) {
-    if (head.payload_bytes != request.payload_bytes) return void(operation.result = -ESTALE);
-    if (head.attributes.size() > request.attributes_bytes) return void(operation.result = -ENOBUFS);
-    std::memcpy(request.attributes, head.attributes.data(), head.attributes.size());
-  }
-  operation.next_chunk = 1;  // counted from 1: 0 is the head
   const char* const verb = request.kind == MARU_TIER_LOAD ? "GET" : "DEL";
   for (uint64_t i = 0; i < head.chunks(); ++i, ++operation.answers_left) {
     const std::string name = resp_chunk_name(wish_.prefix, operation.key, head.payload_checksum, i);
-    append({verb, name});
+    output_.add({{verb}, {name}});
   }
+  operation.output_end = output_.added_bytes();
   if (request.kind == MARU_TIER_LOAD) return;
   const std::string name = resp_head_name(wish_.prefix, operation.key);
-  append({verb, name});
+  output_.add({{verb}, {name}});
   ++operation.answers_left;
+  operation.output_end = output_.added_bytes();
 }
 
-int RespTier::code_of(const redisReply& reply) {
-  const std::string_view text = text_of(reply);
-  if (text.starts_with("OOM")) return -ENOSPC;
-  const std::lock_guard lock(mutex_);
-  trouble_ = std::string(text);
-  if (!text.starts_with("MOVED") && !text.starts_with("ASK")) return -EIO;
-  trouble_ += " (a cluster redirects; name a proxy, or a server without a cluster)";
-  return -EOPNOTSUPP;
-}
-
-void RespTier::take(Operation& operation, const redisReply& reply) {
-  if (reply.type == REDIS_REPLY_ERROR) {
-    operation.result = code_of(reply);
-  } else if (operation.request.kind != MARU_TIER_STORE && !operation.has_head) {
-    if (!take_head(operation, reply)) operation.result = reply.type == REDIS_REPLY_NIL ? -ENOENT : -EBADMSG;
-  } else if (operation.request.kind == MARU_TIER_LOAD) {
-    take_chunk(operation, reply);
-  }
-}
-
-bool RespTier::take_head(Operation& operation, const redisReply& reply) {
-  if (reply.type != REDIS_REPLY_STRING) return false;
-  auto head = decode_resp_head(text_of(reply), operation.key);
-  if (!head) return false;
-  operation.head = std::move(*head);
-  operation.has_head = true;
-  return true;
-}
-
-void RespTier::take_chunk(Operation& operation, const redisReply& reply) {
-  const uint64_t at = (operation.next_chunk++ - 1) * operation.head.chunk_bytes;
-  const uint64_t expected = std::min(operation.head.chunk_bytes, operation.head.payload_bytes - at);
-  if (reply.type != REDIS_REPLY_STRING)
-    operation.result = -ENOENT;  // the server has evicted a part
-  else if (uint64_t(reply.len) != expected)
-    operation.result = -EBADMSG;
-  else if (operation.result == 0)
-    std::memcpy(static_cast<char*>(operation.request.payload) + at, reply.str, expected);
-}
-
-void RespTier::end(Operation& operation, int result) {
+void RespTier::end(RespOperation& operation, int result) {
   {
     const std::lock_guard lock(mutex_);
     bytes_under_way_ -= operation.request.payload_bytes;

@@ -1,14 +1,15 @@
 // The tier in a Redis or a Valkey, by the protocol RESP: one connection, many commands under way (libhiredis).
 //
 // A thread of its own owns the connection. When the connection breaks, or an answer does not come in time, all that is under
-// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. The
-// library copies all bytes, so memory of requests is free as soon as they complete.
+// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. An
+// operation ends when its last command is sent and answered, so memory of requests is free as soon as they complete.
 //
 // Threads: any thread submits; the rest happens in the tier's own.
 #pragma once
 
 #include "daemon/tierd/tiers/completions.h"
-#include "daemon/tierd/tiers/resp_value.h"
+#include "daemon/tierd/tiers/resp_operation.h"
+#include "daemon/tierd/tiers/resp_output.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
@@ -18,9 +19,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 struct redisContext;
-struct redisReply;
 
 namespace maru::tierd {
 
@@ -52,27 +53,23 @@ class RespTier {
   void get_health(maru_tier_health& ret_health);
 
  private:
-  struct Operation;  // a request, and the answers that it waits for
   struct CloseContext {
     void operator()(redisContext* context) const;
   };
   using Clock = std::chrono::steady_clock;
+  static constexpr size_t kInputBytes = 256 << 10;  // of one read
 
   explicit RespTier(const RespWish& wish);
   Result<void> connect();
   Result<void> command(std::initializer_list<std::string> words);
   void run();
-  void begin(std::unique_ptr<Operation> operation);
-  void ask(Operation& operation);
-  void append(std::initializer_list<std::string_view> words);
-  bool exchange();  // false: the connection is over
+  void begin(std::unique_ptr<RespOperation> operation);
+  void ask(RespOperation& operation);
+  bool exchange();           // false: the connection is over
+  bool break_off(int code);  // false
   bool take_replies();
-  void take(Operation& operation, const redisReply& reply);
-  bool take_head(Operation& operation, const redisReply& reply);
-  void take_chunk(Operation& operation, const redisReply& reply);
-  void end(Operation& operation, int result);
+  void end(RespOperation& operation, int result);
   void lose(int code, const std::string& why);
-  int code_of(const redisReply& reply);
 
   const RespWish wish_;
   Completions completions_;
@@ -87,7 +84,11 @@ class RespTier {
 
   // The thread's.
   std::unique_ptr<redisContext, CloseContext> context_;
-  std::deque<std::unique_ptr<Operation>> waiting_;  // in the order of their answers
+  std::deque<std::unique_ptr<RespOperation>> waiting_;  // in the order of their answers
+  RespOutput output_;
+  std::vector<char> input_ = std::vector<char>(kInputBytes);
+  std::string broken_;          // why the connection is over
+  bool is_in_trouble_ = false;  // by the last answer
   Clock::time_point next_connect_ = {};
   std::chrono::milliseconds pause_{100};
 };

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <sys/mman.h>
 
 namespace maru::tierd {
 
@@ -16,6 +17,14 @@ class AlignedBytes {
   AlignedBytes() = default;
   explicit AlignedBytes(uint64_t bytes) : bytes_(in_blocks(bytes)) {
     if (bytes_ == 0) return;
+    if (bytes_ >= kMappedBytesMin) {
+      // Pages of 2 MiB where there are, which the kernel zeroes once, when they are first used.
+      void* const mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (mapped == MAP_FAILED) throw std::bad_alloc();
+      (void)::madvise(mapped, bytes_, MADV_HUGEPAGE);
+      data_ = {static_cast<std::byte*>(mapped), Free{bytes_}};
+      return;
+    }
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(kLogBlock, bytes_)));
     if (!data_) throw std::bad_alloc();
     std::memset(data_.get(), 0, bytes_);
@@ -27,8 +36,10 @@ class AlignedBytes {
   std::span<const std::byte> all() const { return {data_.get(), bytes_}; }
 
  private:
+  static constexpr uint64_t kMappedBytesMin = 4u << 20;
   struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
+    uint64_t mapped_bytes;  // 0, as in an empty pointer: it is the heap's
+    void operator()(std::byte* data) const { mapped_bytes > 0 ? void(::munmap(data, mapped_bytes)) : std::free(data); }
   };
   std::unique_ptr<std::byte, Free> data_;
   uint64_t bytes_ = 0;

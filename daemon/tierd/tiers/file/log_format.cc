@@ -174,6 +174,7 @@ std::optional<std::vector<LogEntry>> read_footer(std::span<const std::byte> foot
   if (footer.size() < trailer.footer_bytes || sum(id, footer.data(), trailer.footer_bytes) != trailer.footer_checksum)
     return std::nullopt;
   std::vector<LogEntry> entries;
+  entries.reserve(std::min<uint64_t>(trailer.entries, trailer.footer_bytes / sizeof(FooterEntry)));
   uint64_t at = 0;
   for (uint32_t i = 0; i < trailer.entries; ++i) {
     if (trailer.footer_bytes - at < sizeof(FooterEntry)) return std::nullopt;

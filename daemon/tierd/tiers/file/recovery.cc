@@ -3,6 +3,13 @@
 #include "daemon/tierd/tiers/file/aligned_bytes.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <new>
+#include <string>
+#include <thread>
 
 namespace maru::tierd {
 
@@ -36,6 +43,14 @@ std::vector<LogEntry> scan_region(std::span<const std::byte> region, const LogId
 
 namespace {
 
+constexpr size_t kRecoveryThreads = 4;  // a device has room for some reads, and a processor for what has been read
+
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
 // A region's entries by its footer; nothing: it has none that verifies.
 Result<std::optional<std::vector<LogEntry>>> footer_of(const BlockFile& file, uint32_t index, uint64_t sequence) {
   AlignedBytes block(kLogBlock);
@@ -58,40 +73,85 @@ void set_entries(Region& region, std::vector<LogEntry> entries) {
   region.entries = std::move(entries);
 }
 
+// What one thread has found.
+struct Finding {
+  RecoveredLog log;
+  std::optional<Error> error;
+};
+
+// Without a footer: every record that verifies, and then a footer for the next start.
+Result<void> recover_by_records(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& whole,
+                                RecoveredLog& log) {
+  if (whole.size() == 0) whole = AlignedBytes(file.region_bytes());
+  if (auto got = file.read(whole.data(), whole.size(), file.region_offset(index)); !got)
+    return tl::unexpected(got.error());
+  set_entries(region, scan_region(whole.all(), file.id(), region.sequence, &log.torn));
+  // Not opened again: a torn record may lie behind the last whole one, and would verify when its rest was written late.
+  region.state = region.entries.empty() ? RegionState::kClean : RegionState::kClosed;
+  if (region.entries.empty()) return {};
+  const auto footer = make_footer(file.id(), region.sequence, file.region_bytes(), region.entries);
+  AlignedBytes aligned(footer.size());
+  std::copy(footer.begin(), footer.end(), aligned.data());
+  const auto put =
+      file.write(aligned.data(), aligned.size(), file.region_offset(index) + file.region_bytes() - footer.size());
+  region.has_footer = put.has_value();  // without it the next start scans again
+  return {};
+}
+
+Result<void> recover_region(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& whole,
+                            RecoveredLog& log) {
+  AlignedBytes block(kLogBlock);
+  if (auto got = file.read(block.data(), kLogBlock, file.region_offset(index)); !got)
+    return tl::unexpected(got.error());
+  const auto sequence = read_region_sequence(block.all(), file.id(), index);
+  if (!sequence) return {};  // FRESH, whatever lies there
+  region.sequence = *sequence;
+  auto entries = footer_of(file, index, *sequence);
+  if (!entries) return tl::unexpected(entries.error());
+  if (!*entries) {
+    ++log.scanned;
+    return recover_by_records(file, index, region, whole, log);
+  }
+  ++log.with_footer;
+  region.has_footer = true;
+  region.state = (*entries)->empty() ? RegionState::kClean : RegionState::kClosed;
+  set_entries(region, std::move(**entries));
+  return {};
+}
+
 }  // namespace
 
 Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
-  RecoveredLog recovered;
-  AlignedBytes block(kLogBlock), whole;
-  for (uint32_t i = 0; i < table.count(); ++i) {
-    Region& region = table.region(i);
-    if (auto got = file.read(block.data(), kLogBlock, file.region_offset(i)); !got) return tl::unexpected(got.error());
-    const auto sequence = read_region_sequence(block.all(), file.id(), i);
-    if (!sequence) continue;  // FRESH, whatever lies there
-    region.sequence = *sequence;
-    auto entries = footer_of(file, i, *sequence);
-    if (!entries) return tl::unexpected(entries.error());
-    if (*entries) {
-      ++recovered.with_footer;
-      region.has_footer = true;
-      region.state = (*entries)->empty() ? RegionState::kClean : RegionState::kClosed;
-      set_entries(region, std::move(**entries));
-      continue;
+  // Each thread takes the next region, and writes into this one alone.
+  std::array<Finding, kRecoveryThreads> findings;
+  std::atomic<uint32_t> next = 0;
+  const auto recover = [&](Finding& finding) {
+    try {
+      AlignedBytes whole;
+      for (uint32_t i = next++; i < table.count() && !finding.error; i = next++) {
+        auto done = recover_region(file, i, table.region(i), whole, finding.log);
+        if (!done) finding.error = done.error();
+      }
+    } catch (const std::bad_alloc&) {
+      finding.error = Error{ENOMEM, "read the log; give this program memory for its index and for " +
+                                        std::to_string(kRecoveryThreads) + " regions"};
     }
-    ++recovered.scanned;
-    if (whole.size() == 0) whole = AlignedBytes(file.region_bytes());
-    if (auto got = file.read(whole.data(), whole.size(), file.region_offset(i)); !got)
-      return tl::unexpected(got.error());
-    set_entries(region, scan_region(whole.all(), file.id(), *sequence, &recovered.torn));
-    // Not opened again: a torn record may lie behind the last whole one, and would verify when its rest was written late.
-    region.state = region.entries.empty() ? RegionState::kClean : RegionState::kClosed;
-    if (region.entries.empty()) continue;
-    const auto footer = make_footer(file.id(), *sequence, file.region_bytes(), region.entries);
-    AlignedBytes aligned(footer.size());
-    std::copy(footer.begin(), footer.end(), aligned.data());
-    const auto put =
-        file.write(aligned.data(), aligned.size(), file.region_offset(i) + file.region_bytes() - footer.size());
-    region.has_footer = put.has_value();  // without it the next start scans again
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < findings.size() && i < table.count(); ++i)
+      threads.emplace_back([&recover, &finding = findings[i]] {
+        block_signals();
+        recover(finding);
+      });
+    recover(findings[0]);
+  }
+  RecoveredLog recovered;
+  for (const Finding& finding : findings) {
+    if (finding.error) return tl::unexpected(*finding.error);
+    recovered.with_footer += finding.log.with_footer;
+    recovered.scanned += finding.log.scanned;
+    recovered.torn += finding.log.torn;
   }
   // Before the index: sequences seen there count.
   table.index_recovered();

@@ -126,8 +126,10 @@ size_t RegionTable::list(uint64_t* cursor, size_t n, const std::function<void(co
 }
 
 void RegionTable::index_recovered() {
+  size_t records = 0;
+  for (const Region& region : regions_) records += region.entries.size();
+  index_.reserve(records);
   // Of two with one sequence the record was moved, and the newer region will last longer.
-  std::unordered_map<std::string_view, IndexedEntry> newest;
   const auto is_older = [&](const IndexedEntry& before, uint32_t region, const LogEntry& entry) {
     const uint64_t sequence = entry_of(before).sequence;
     return sequence < entry.sequence ||
@@ -138,15 +140,19 @@ void RegionTable::index_recovered() {
     for (uint32_t slot = 0; slot < regions_[i].entries.size(); ++slot) {
       const LogEntry& entry = regions_[i].entries[slot];
       sequence_seen(entry.sequence);
-      const auto [at, is_new] = newest.try_emplace(entry.key, IndexedEntry{i, slot, 0});
+      const auto [at, is_new] = index_.try_emplace(entry.key, IndexedEntry{i, slot, 0});
       if (!is_new && is_older(at->second, i, entry)) at->second = {i, slot, 0};
     }
   }
-  for (const auto& [key, place] : newest) {
-    const LogEntry& entry = entry_of(place);
-    if (entry.is_tombstone()) continue;
-    count(entry, 1);
-    index_.emplace(std::string(key), place);
+  // Tombstones have denied what they deny.
+  for (auto at = index_.begin(); at != index_.end();) {
+    const LogEntry& entry = entry_of(at->second);
+    if (entry.is_tombstone()) {
+      at = index_.erase(at);
+    } else {
+      count(entry, 1);
+      ++at;
+    }
   }
 }
 

@@ -1,0 +1,38 @@
+// A request to a Redis, and what its answers make of it. Answers come from outside: whatever they are, nothing is written
+// beyond the memory of the request.
+#pragma once
+
+#include "daemon/tierd/tiers/resp_value.h"
+#include "maru/tier.h"
+
+#include <chrono>
+#include <string>
+
+struct redisReply;
+
+namespace maru::tierd {
+
+struct RespOperation {
+  maru_tier_request request = {};
+  std::string key;
+  std::chrono::steady_clock::time_point deadline;
+  RespHead head;
+  bool has_head = false;
+  size_t answers_left = 0;  // to its commands so far
+  uint64_t output_end = 0;  // where these end, in RespOutput
+  uint64_t next_chunk = 0;  // of a load: whose answer comes next, counted from 1; 0 is the head
+  int result = 0;
+
+  // The answer to the next of its commands. Returns what is wrong with the server, for people; empty: nothing.
+  std::string take(const redisReply& reply);
+  // Its head was the last answer, and it needs more of the entry.
+  bool asks_on() const;
+  // After that: takes the attributes. False: the entry is not the one that was asked for, and `result` says so.
+  bool accept_head();
+
+ private:
+  bool take_head(const redisReply& reply);
+  void take_chunk(const redisReply& reply);
+};
+
+}  // namespace maru::tierd

@@ -1,0 +1,91 @@
+#include "daemon/tierd/tiers/s3/s3_census.h"
+
+#include <cerrno>
+
+namespace maru::tierd {
+
+void S3Census::begin(std::function<void(const Outcome&)> ended) {
+  ended_ = std::move(ended);
+  first_failure_ = {};
+  if (!wish_.lists) {
+    lists_open_ = 1;
+    return ask(wish_.prefix, {});
+  }
+  catalogue_.begin_round();
+  lists_open_ = kDigits.size();
+  for (const char digit : kDigits) ask(wish_.prefix + digit, {});
+}
+
+void S3Census::ask(std::string prefix, const std::string& token) {
+  S3Call call;
+  call.verb = "GET";
+  call.query = {{"list-type", "2"}, {"prefix", prefix}, {"max-keys", wish_.lists ? "1000" : "1"}};
+  if (!token.empty()) call.query["continuation-token"] = token;
+  call.deadline = S3Call::Clock::now() + wish_.page_timeout;
+  call.done = [this, prefix = std::move(prefix)](Outcome& outcome) { take_page(prefix, outcome); };
+  client_.start(std::move(call));
+}
+
+void S3Census::take_page(const std::string& prefix, Outcome& outcome) {
+  if (outcome.result == -ENOENT) outcome.result = -ENODEV;  // of a bucket, with an error in a form of the server's own
+  if (outcome.result != 0) return end_list(outcome);
+  const auto page = parse_s3_listing(outcome.body);
+  if (!page) {
+    outcome.result = -EPROTO;
+    outcome.is_refusal = true;
+    outcome.trouble =
+        "the server's answer is no list of objects in the second form (ListObjectsV2); expected a server of "
+        "S3; correct endpoint";
+    return end_list(outcome);
+  }
+  if (wish_.lists)
+    for (const S3Listing::Object& object : page->objects) catalogue_.listed(object.name, object.bytes);
+  if (!wish_.lists || page->next.empty()) return end_list(outcome);
+  ask(prefix, page->next);
+}
+
+void S3Census::end_list(const Outcome& outcome) {
+  if (outcome.result != 0 && first_failure_.result == 0) first_failure_ = outcome;
+  if (--lists_open_ > 0) return;
+  if (wish_.lists) catalogue_.end_round(first_failure_.result == 0);
+  ended_(first_failure_);
+  nameless_cursor_ = 0;
+  while (wish_.lists && first_failure_.result == 0 && heads_open_ < kHeadsAtATime) {
+    const size_t before = heads_open_;
+    read_next_head();
+    if (heads_open_ == before) return;
+  }
+}
+
+void S3Census::read_next_head() {
+  const auto [name, key_bytes] = catalogue_.next_nameless(&nameless_cursor_);
+  if (!name.empty()) read_head(name, key_bytes);
+}
+
+void S3Census::read_head(const std::string& name, uint32_t key_bytes) {
+  ++heads_open_;
+  const uint64_t bytes = kS3FixedBytes + key_bytes;
+  const auto head = std::make_shared<std::string>();
+  S3Call call;
+  call.verb = "GET";
+  call.name = name;
+  call.headers["range"] = "bytes=0-" + std::to_string(bytes - 1);
+  call.deadline = S3Call::Clock::now() + wish_.page_timeout;
+  call.begin = [head] { head->clear(); };
+  call.sink = [head, bytes](std::string_view piece, uint32_t, const S3Headers&) {
+    head->append(piece.substr(0, bytes - head->size()));
+    return head->size() < bytes || piece.empty();
+  };
+  call.done = [this, head, name](Outcome&) {
+    --heads_open_;
+    const std::string key = head->size() > kS3FixedBytes ? head->substr(kS3FixedBytes) : std::string();
+    S3Head found;
+    if (!key.empty() && s3_object_name(wish_.prefix, key) == name &&
+        decode_s3_head(*head, key, found) == HeadVerdict::kWhole)
+      catalogue_.put(name, key, found);
+    read_next_head();
+  };
+  client_.start(std::move(call));
+}
+
+}  // namespace maru::tierd

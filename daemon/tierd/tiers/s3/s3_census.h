@@ -1,0 +1,48 @@
+// Fills the catalogue of a bucket: sixteen lists side by side, one for each first digit of the names below the prefix, page
+// after page. Then the heads of those entries whose names do not tell their keys are read, some at a time.
+//
+// Threads: the client's.
+#pragma once
+
+#include "daemon/tierd/tiers/s3/s3_catalogue.h"
+#include "daemon/tierd/tiers/s3/s3_client.h"
+
+namespace maru::tierd {
+
+struct CensusWish {
+  std::string prefix;
+  bool lists = true;  // false: one request, which shows that the bucket is there
+  std::chrono::milliseconds page_timeout{10'000};
+};
+
+class S3Census {
+ public:
+  using Outcome = S3Call::Outcome;
+
+  S3Census(const CensusWish& wish, S3Client& client, S3Catalogue& catalogue)
+      : wish_(wish), client_(client), catalogue_(catalogue) {}
+
+  // Not while one is under way. `ended`: the first outcome that was no success, or a success.
+  void begin(std::function<void(const Outcome& outcome)> ended);
+  bool is_under_way() const { return lists_open_ > 0; }
+
+ private:
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  static constexpr size_t kHeadsAtATime = 8;
+
+  void ask(std::string prefix, const std::string& token);
+  void take_page(const std::string& prefix, Outcome& outcome);
+  void end_list(const Outcome& outcome);
+  void read_next_head();
+  void read_head(const std::string& name, uint32_t key_bytes);
+
+  const CensusWish wish_;
+  S3Client& client_;
+  S3Catalogue& catalogue_;
+  std::function<void(const Outcome&)> ended_;
+  size_t lists_open_ = 0, heads_open_ = 0;
+  uint64_t nameless_cursor_ = 0;
+  Outcome first_failure_;
+};
+
+}  // namespace maru::tierd
