@@ -5,7 +5,7 @@
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
-#include "daemon/hosting/device_commands.h"
+#include "daemon/hosting/pool_lifecycle.h"
 #include "daemon/memory/medium.h"
 #include "daemon/system/peer.h"
 #include "daemon/version.h"
@@ -254,7 +254,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
              (command.starts_with("device.") || command.starts_with("client.") || command == "metrics")) {
     return {EACCES, words_of(command) + " is for root, marud's own user and the admin group"};
   } else if (command.starts_with("device.")) {
-    reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
+    reply = view.lifecycle->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
     if (reply.contains("error"))
       log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(json_text(reply)));
   } else if (command == "metrics") {
@@ -304,7 +304,7 @@ AdminReply run(const AdminView& view, const std::string& command, const json& re
                             printable(json_text(reply))));
   }
   AdminReply answer = admin_reply(reply);
-  if (command.starts_with("device.") && command != "device.list") answer.ticket = view.devices->take_ticket();
+  if (command.starts_with("device.") && command != "device.list") answer.ticket = view.lifecycle->take_ticket();
   return answer;
 }
 

@@ -15,7 +15,7 @@
 
 namespace maru::daemon {
 
-class DeviceCommands;
+class PoolLifecycle;
 class Users;
 struct Peer;
 
@@ -27,7 +27,7 @@ struct AdminView {
   uint64_t start_monotonic_ms;
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
-  DeviceCommands* devices;
+  PoolLifecycle* lifecycle;
   Users* users = nullptr;                                      // null: nobody counts refusals
   const metrics::TurnTimes* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
@@ -51,7 +51,7 @@ bool may_administrate(const PoolSpec& spec, const Peer& peer);
 struct AdminReply {
   int code = 0;      // errno; EBADMSG: what came is no request at all
   std::string text;  // JSON, or what is wrong
-  // There is no answer yet: it comes from DeviceCommands under this number; or it takes a look at every page, so the same
+  // There is no answer yet: it comes from PoolLifecycle under this number; or it takes a look at every page, so the same
   // request is to be asked again with censuses.
   uint64_t ticket = 0;
   bool needs_census = false;

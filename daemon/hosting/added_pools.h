@@ -28,11 +28,11 @@ Result<std::vector<PoolSpec>> read_added(const std::string& toml, const Config& 
 // user (`of_owner`) it has no program run. EINVAL likewise.
 Result<std::vector<PoolSpec>> read_addition(const std::string& toml, const Config& config, bool of_owner);
 
-// In the log, of a pool that has its place and is tried again (device_commands.h).
+// In the log, of a pool that has its place and is tried again (pool_lifecycle.h).
 void say_that_it_is_without(const PoolSpec& spec, const Error& why);
 
 // At marud's start. A pool that cannot be opened is logged and keeps nobody from serving: it has its place, and is tried again
-// (device_commands.h). An error: one that the configuration says is required, or none at all can be used or waits.
+// (pool_lifecycle.h). An error: one that the configuration says is required, or none at all can be used or waits.
 Result<void> start_configured_pools(const Config& config, const StateDirectory& state,
                                     std::map<std::string, FileDescriptor>& stored, HostedPools& pools, uint64_t now_ms);
 

@@ -71,7 +71,7 @@ void Server::take_over(const Config& reread) {
   for (const auto& hosted : pools_)
     for (const PoolSpec& spec : reread.pools)
       if (spec.pool.name == hosted->name()) hosted->set_access(spec);
-  devices_.let_in();
+  lifecycle_.let_in();
   std::string status;
   const auto tell = [&](const std::vector<std::string>& changes) {
     for (const std::string& change : changes) {
@@ -79,7 +79,7 @@ void Server::take_over(const Config& reread) {
       status += (status.empty() ? "" : "; ") + change;
     }
   };
-  tell(devices_.rescan(reread));
+  tell(lifecycle_.rescan(reread));
   tell(waiting_changes(config_, pools_, reread));
   log_info(
       "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "

@@ -111,8 +111,8 @@ Outcome Requests::attach(Session& session, const wire::MessageHeader& header, st
 // who always hands back memory that cannot be adopted would keep the pool from beginning anew.
 void Requests::take_back(const Session& session, const HostedPool& hosted,
                          const std::vector<FileDescriptor>& descriptors, bool is_late) {
-  if (devices_.is_adopting(hosted)) return;  // somebody was faster
-  if (is_late || devices_.begins_anew(hosted))
+  if (lifecycle_.is_adopting(hosted)) return;  // somebody was faster
+  if (is_late || lifecycle_.begins_anew(hosted))
     return users_.complaints.say(session.account, "{} handed back the memory of pool \"{}\" too late: it begins anew",
                                  session.text(), hosted.name());
   // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
@@ -125,7 +125,7 @@ void Requests::take_back(const Session& session, const HostedPool& hosted,
     return users_.complaints.say(session.account, "{} handed back what is not the memory of pool \"{}\": {}",
                                  session.text(), hosted.name(), memory.error().text());
   users_.movements.say(session.account, "{} handed back the memory of pool \"{}\"", session.text(), hosted.name());
-  devices_.begin_adoption(hosted, std::move(*memory), session.text());
+  lifecycle_.begin_adoption(hosted, std::move(*memory), session.text());
 }
 
 // By the lists as they are now; said in the log, too.
@@ -248,7 +248,7 @@ Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t requ
   reply.user_bytes_max = limits.bytes;
   outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
                          std::move(control)};
-  if (is_leaving) outcome.notices.push_back(devices_.leave_notice(session.id(), hosted, now));
+  if (is_leaving) outcome.notices.push_back(lifecycle_.leave_notice(session.id(), hosted, now));
   users_.movements.say(who.uid, "{} {} lane {} of pool \"{}\"", session.text(),
                        grant->kept ? "is back on" : "attached to", grant->lane, hosted.name());
   return outcome;
@@ -273,9 +273,9 @@ std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
   for (size_t pool = 0; pool < pools_.size(); ++pool) {
     HostedPool& hosted = *pools_[pool];
     if (!grace_ends_ms_[pool] || hosted.condition() != HostedPool::Condition::kWaiting ||
-        devices_.begins_anew(hosted) || now.monotonic_ms < *grace_ends_ms_[pool])
+        lifecycle_.begins_anew(hosted) || now.monotonic_ms < *grace_ends_ms_[pool])
       continue;
-    devices_.begin_anew(hosted);
+    lifecycle_.begin_anew(hosted);
     grace_ends_ms_[pool] = now.monotonic_ms + 10'000;  // it is tried again if it could not be done
   }
   std::vector<Waiting> still;
@@ -319,7 +319,7 @@ std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
   std::optional<uint64_t> least;
   for (const Waiting& waiting : waiting_) {
     // The server looks at those that are opened by itself, and turns at lanes.
-    if (waiting.for_lane || devices_.begins_anew(*pools_[waiting.pool])) continue;
+    if (waiting.for_lane || lifecycle_.begins_anew(*pools_[waiting.pool])) continue;
     const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
     const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0
                              : ends_ms > now.monotonic_ms ? ends_ms - now.monotonic_ms
@@ -483,7 +483,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
-  outcome.notices = devices_.take_notices();
+  outcome.notices = lifecycle_.take_notices();
   return outcome;
 }
 
@@ -506,7 +506,7 @@ std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
                                       : answer(late.header, std::as_bytes(std::span(reply.text)));
     notices.push_back({late.session, std::move(*outcome.reply)});
   };
-  for (const LateAnswer& ready : devices_.take_answers())
+  for (const LateAnswer& ready : lifecycle_.take_answers())
     std::erase_if(late_, [&](const Late& late) {
       if (late.ticket != ready.ticket) return false;
       give(late, ready.reply);

@@ -4,8 +4,8 @@
 
 #include "daemon/admin/admin.h"
 #include "daemon/config/config.h"
-#include "daemon/hosting/device_commands.h"
 #include "daemon/hosting/hosted_pool.h"
+#include "daemon/hosting/pool_lifecycle.h"
 #include "daemon/hosting/survey.h"
 #include "daemon/server/lane_watch.h"
 #include "daemon/server/session.h"
@@ -35,8 +35,8 @@ struct Outcome {
 
 class Requests {
  public:
-  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes, DeviceCommands& devices)
-      : config_(config), pools_(pools), lanes_(lanes), devices_(devices), users_(config, pools, lanes) {}
+  Requests(const Config& config, HostedPools& pools, LaneWatches& lanes, PoolLifecycle& lifecycle)
+      : config_(config), pools_(pools), lanes_(lanes), lifecycle_(lifecycle), users_(config, pools, lanes) {}
 
   Outcome handle(Session& session, Session::Received& received, Moment now);
   // Instead of handle(), for a connection that may not stay: whatever it asks, it is told why it goes.
@@ -72,7 +72,7 @@ class Requests {
 
   AdminView view(Moment now) {
     AdminView view = {pools_,      lanes_,           connections, start_.unix_ms, start_.monotonic_ms,
-                      now.unix_ms, now.monotonic_ms, &devices_,   &users_};
+                      now.unix_ms, now.monotonic_ms, &lifecycle_, &users_};
     view.state_dir = &config_.state_dir;
     view.http_trouble = http_trouble;
     view.socket_trouble = socket_trouble;
@@ -130,7 +130,7 @@ class Requests {
   struct Late {
     uint64_t session;
     wire::MessageHeader header;
-    uint64_t ticket = 0;  // not 0: it waits for DeviceCommands
+    uint64_t ticket = 0;  // not 0: it waits for PoolLifecycle
     std::string text = {};
     const Peer* only_for = nullptr;  // AdminView; lives as long as the session
     std::string who = {};            // for the log
@@ -170,7 +170,7 @@ class Requests {
   const Config& config_;
   HostedPools& pools_;
   LaneWatches& lanes_;
-  DeviceCommands& devices_;
+  PoolLifecycle& lifecycle_;
   Users users_;
   std::vector<Waiting> waiting_;
   std::vector<Late> late_;

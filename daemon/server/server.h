@@ -112,7 +112,7 @@ class Server {
   FileDescriptor signals_;
   Reread reread_;
   LaneWatches lanes_;
-  DeviceCommands devices_;
+  PoolLifecycle lifecycle_;
   Requests requests_;
   http::Desk* desk_;         // null: there is no HTTP
   std::string http_opened_;  // what its thread said last of its sockets; empty: all are open

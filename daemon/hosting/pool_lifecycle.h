@@ -49,12 +49,12 @@ struct LateAnswer {
   AdminReply reply;
 };
 
-class DeviceCommands {
+class PoolLifecycle {
  public:
   using LetIn = std::function<void(bool others)>;  // whether users other than marud's may connect
 
-  DeviceCommands(const Config& config, HostedPools& pools, const LaneWatches& lanes, const StateDirectory& state,
-                 Reread reread, LetIn let_in);
+  PoolLifecycle(const Config& config, HostedPools& pools, const LaneWatches& lanes, const StateDirectory& state,
+                Reread reread, LetIn let_in);
 
   // "device.list"; "device.add" {name, or toml: text}; "device.drain", "device.cancel" {name};
   // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log. `of_owner`: of root or marud's own user.
