@@ -40,7 +40,7 @@ struct Moment {
 // What a session is sent unasked.
 struct Notice {
   uint64_t session;
-  Packet packet;
+  OutgoingPacket packet;
 };
 
 // The answer to a command, given later.

@@ -36,7 +36,7 @@ Moment moment() {
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
 }
 
-// What this thread has had of a processor.
+// The processor time of this thread.
 uint64_t own_cpu_ns() {
   timespec had = {};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
@@ -157,7 +157,7 @@ void Server::on_event(const Event& event) {
 
 // -- work -------------------------------------------------------------------------------------------------------------
 
-// Whoever has been served least is next, so that nobody waits for all that another one asks.
+// The user who has been served least is next, so that no user waits for all requests of another.
 void Server::serve() {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
@@ -233,7 +233,7 @@ void Server::on_process_end(uint64_t id, int result) {
   }
 }
 
-// Those whose end has not come up yet, at the end of marud: a pool that nobody has is left in order.
+// Lanes whose processes ended without marud's notice, at the end of marud: a pool that no client has is left in order.
 void Server::take_back_ended(const std::vector<HostedPool*>& those) {
   const auto is_one = [&](uint32_t pool) {
     return std::find(those.begin(), those.end(), pools_[pool].get()) != those.end();
@@ -267,7 +267,7 @@ void Server::after_events() {
     adopted_due_ms_[pool].reset();
     if (again_ms) adopted_due_ms_[pool] = now_.monotonic_ms + *again_ms;
   }
-  // Whoever waits in the queue would have been accepted or not by now.
+  // Every connection in the queue would have been accepted or not by now.
   if (shortage_over_ms_ != 0 && now_.monotonic_ms >= shortage_over_ms_) {
     log_info("connections are accepted again");
     shortage_over_ms_ = 0;
@@ -299,8 +299,8 @@ void Server::log_overdue_pins(uint32_t index) {
                                      pools_[index]->name());
 }
 
-// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and others are
-// served before the next pool's. Returns true when there is more to do right away.
+// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and
+// others are served before the next pool's. Returns true when there is more to do right away.
 bool Server::step_pools() {
   bool more_to_do = false;
   for (size_t i = 0; i < pools_.size() && !more_to_do; ++i) {
@@ -366,14 +366,14 @@ void Server::on_signal() {
   loop_->watch_signals(signals_.get());
 }
 
-// Those that are there first: what is being opened may wait for a disk.
+// The present pools first: a pool that is being opened may wait for a disk.
 void Server::stop() {
   notify("STOPPING=1");
   std::vector<HostedPool*> there;
   for (const auto& hosted : pools_) there.push_back(hosted.get());
   stop_pools(there);
   stop_pools(lifecycle_.end_openings());
-  // What lies unread in connections may last when it is closed, but not when the kernel closes it after the process.
+  // To close a connection with unread packets may last, but not when the kernel does it after the process.
   for (const auto& [id, session] : sessions_) static_cast<void>(session->release_socket());
   while (!work_.empty())
     work_.serve_next([](Work&& work) {
