@@ -10,6 +10,7 @@
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/format_claim.h"
+#include "libmaru/shm/region/pool_sizing.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -80,34 +81,6 @@ Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, ui
   return pieces.control_room;
 }
 
-namespace {
-
-// The least size that would do where this one does not, in pages; nothing when none would. A size that does makes every larger
-// one do (control_region.cc, choose_shape()) up to where there are too many pages.
-std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
-  constexpr uint64_t kUnit = 4096;
-  const auto is_enough = [&](uint64_t units) {
-    format::Parameters parameters;
-    shm::Layout layout;
-    wishes.pool_bytes = units * kUnit;
-    return shm::choose_parameters(wishes, &parameters) == nullptr && shm::plan_layout(parameters, &layout) == nullptr;
-  };
-  constexpr uint64_t kMost = limits::kPoolBytesMax / kUnit;
-  uint64_t too_few = wishes.pool_bytes / kUnit, enough = std::min(std::max<uint64_t>(1, 2 * too_few), kMost);
-  while (!is_enough(enough)) {
-    if (enough == kMost) return std::nullopt;
-    too_few = enough;
-    enough = std::min(2 * enough, kMost);
-  }
-  while (enough - too_few > 1) {
-    const uint64_t middle = too_few + (enough - too_few) / 2;
-    (is_enough(middle) ? enough : too_few) = middle;
-  }
-  return enough * kUnit;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                            const std::array<uint8_t, 16>& uuid,
                                            const std::array<uint64_t, 16>& secret) {
@@ -127,7 +100,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                              size_text(wishes.pool_bytes) + ", expected ";
     if (std::string_view(problem).starts_with("page_bytes"))
       return failure(EINVAL, what + "fewer and larger pages: " + problem);
-    const auto least = state->core.device->is_split() ? std::nullopt : least_bytes(wishes);
+    const auto least = state->core.device->is_split() ? std::nullopt : shm::least_pool_bytes(wishes);
     return failure(EINVAL, what + (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " +
                                problem + "; make it larger, or say fewer lanes, pins or touch_entries");
   }
