@@ -1,6 +1,5 @@
 #include "libmaru/shm/region/control_region.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/format_claim.h"
 
@@ -75,7 +74,7 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   header.checksum = header_checksum(header);
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   std::memcpy(memory.data() + sizeof(first), bytes + sizeof(first), sizeof(header) - sizeof(first));
-  if ((header.incompat_flags & kIncompatFlushed) != 0 && !MARU_MUTANT(kMutantFormatUnflushed))
+  if ((header.incompat_flags & kIncompatFlushed) != 0)
     flush_lines(memory.data(), layout.control_bytes);  // all of it before the word that counts
   uint64_t expected = claim.bits;
   if (!first.cas_seq_cst(expected, header.magic)) return "another host has begun to format the same memory meanwhile";
