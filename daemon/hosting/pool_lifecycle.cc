@@ -21,14 +21,14 @@ constexpr uint64_t kDeadlineDefaultMs = 60'000, kDeadlineMaxMs = 86'400'000;
 // A pool that is unavailable is tried again after so long, and then after twice as long each time.
 constexpr uint64_t kRetryMs = 1'000, kRetryMaxMs = 60'000;
 constexpr size_t kNamedMax = 16;      // clients, in one text
-constexpr size_t kAdditionsMax = 64;  // threads that read what is to be added
+constexpr size_t kAdditionsMax = 64;  // threads that read descriptions of pools
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 bool is_unavailable(const HostedPool* hosted) {
   return hosted && hosted->condition() == HostedPool::Condition::kUnavailable;
 }
 
-// What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
+// The configured place of a pool: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
 // any device.
 std::vector<std::string> places_of(const PoolSpec& spec) {
   std::vector<std::string> places;
@@ -102,7 +102,7 @@ std::vector<PoolLifecycle::Client> PoolLifecycle::clients_of(const HostedPool& h
 
 // -- adding -----------------------------------------------------------------------------------------------------------
 
-// What stands against one more pool.
+// The reason against one more pool, or nothing.
 std::string PoolLifecycle::why_not(const PoolSpec& spec) const {
   size_t there = 0;
   const auto used_by = [&](const PoolSpec& other) {
@@ -131,7 +131,7 @@ void PoolLifecycle::let_in() {
   let_in_(others_may_connect(all));
 }
 
-// What is read names users and groups, and a name service answers when it likes.
+// The description names users and groups, and a name service answers when it likes.
 json PoolLifecycle::add(const json& request, const std::string& who, bool of_owner) {
   if (additions_.size() >= kAdditionsMax) return refusal(EBUSY, "too many pools are being added already: try again");
   json reply = {{"reading", true}};
@@ -152,7 +152,7 @@ json PoolLifecycle::add(const json& request, const std::string& who, bool of_own
     addition.wanted.begin([name, reread = reread_, known] { return in_configuration(name, reread(), known); },
                           std::move(failed));
   }
-  // Nothing is thrown from here on: who would wait for a ticket of something that was not begun?
+  // Nothing is thrown from here on: a ticket of an addition that was not begun would wait for ever.
   addition.ticket = ticket_ = ++last_ticket_;
   additions_.push_back(std::move(addition));
   return reply;
@@ -250,7 +250,7 @@ void PoolLifecycle::take_opened() {
 
 std::vector<HostedPool*> PoolLifecycle::end_openings() {
   std::vector<HostedPool*> came;
-  // What was cut off is begun again by the next marud, if it was written down.
+  // The next marud begins again with a pool that was cut off, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
     for (auto& hosted : opening.opened) {
       came.push_back(hosted.get());
@@ -287,7 +287,8 @@ void PoolLifecycle::step_unavailable(Moment now) {
   }
 }
 
-// Nobody removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by now.
+// No command removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by
+// now.
 void PoolLifecycle::take_place(std::unique_ptr<HostedPool> hosted) {
   std::unique_ptr<HostedPool>& place = pools_[index_of(*find(hosted->name()))];
   hosted->set_access(place->spec());
@@ -337,8 +338,8 @@ Notice PoolLifecycle::leave_notice(uint64_t session, HostedPool& hosted, Moment 
 }
 
 json PoolLifecycle::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
-  Removal removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
-                     flag_in(request, "fence"), who};
+  PoolRemoval removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
+                         flag_in(request, "fence"), who};
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     const std::string name = hosted.name();
     if (openings_.find(name))
@@ -357,7 +358,7 @@ json PoolLifecycle::remove(HostedPool& hosted, const json& request, const std::s
 // One after the other. A pool whose memory went away meanwhile has no blocks.
 bool PoolLifecycle::step_removals(Moment now) {
   if (removals_.empty()) return false;
-  Removal& removal = removals_.front();
+  PoolRemoval& removal = removals_.front();
   HostedPool& hosted = *removal.hosted;
   const Pool* pool = hosted.serving();
   const auto& states = removal.census.states;
@@ -380,7 +381,7 @@ bool PoolLifecycle::step_removals(Moment now) {
   return !removals_.empty();
 }
 
-json PoolLifecycle::ask_to_leave(const Removal& removal, Moment now) {
+json PoolLifecycle::ask_to_leave(const PoolRemoval& removal, Moment now) {
   HostedPool& hosted = *removal.hosted;
   const uint64_t deadline_ms = removal.deadline_ms;
   if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, removal.fences); !left)
@@ -396,7 +397,7 @@ json PoolLifecycle::ask_to_leave(const Removal& removal, Moment now) {
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
 }
 
-// What was added at run time and could not be started again.
+// A pool that was added at run time and could not be started again.
 json PoolLifecycle::forget(const std::string& name, const std::string& who) {
   if (auto forgotten = state_.forget_added(name); !forgotten)
     return refusal(forgotten.error().code, forgotten.error().text());
@@ -407,7 +408,7 @@ json PoolLifecycle::forget(const std::string& name, const std::string& who) {
 void PoolLifecycle::end_clients(HostedPool& hosted) {
   hosted.leaving().is_fenced = true;
   for (const Client& client : clients_of(hosted)) {
-    // What stands in the pool anybody may have written who may write there: it is no reason to end a process.
+    // Any process that may write to the pool may have written its words: they are no reason to end a process.
     const auto ended = client.has_attached() ? end_process(client.watch->pidfd.get())
                                              : failure(EACCES,
                                                        "end a process that has not attached since marud was "
@@ -505,7 +506,7 @@ json PoolLifecycle::list(Moment now) const {
 
 json PoolLifecycle::run(const std::string& command, const json& request, const std::string& who, Moment now,
                         bool of_owner) {
-  ticket_ = 0;  // of one before that ended with an exception: nobody has taken it
+  ticket_ = 0;  // of an earlier command that ended with an exception: no caller has taken it
   if (command == "device.list") return list(now);
   if (command == "device.add") return add(request, who, of_owner);
   const bool is_known = command == "device.drain" || command == "device.cancel" || command == "device.remove";
@@ -543,8 +544,8 @@ json PoolLifecycle::change(HostedPool& hosted, bool drains, const std::string& w
   json reply = {{"pool", hosted.name()}};
   Change begun = {last_ticket_ + 1, &hosted, drains, who, {}};
   save_draining(begun);
-  // Nothing is thrown from here on: one that is not begun would never end, and the pool would be changing for ever. This turn
-  // still looks whether it is written down.
+  // Nothing is thrown from here on: a change that is not begun would never end, and the pool would be changing for
+  // ever. This turn still looks whether it is written down.
   ticket_ = ++last_ticket_;
   changes_.push_back(std::move(begun));
   return reply;

@@ -1,4 +1,4 @@
-// Fields of marud's replies, for who shows them: marud may be older or newer than marudctl, so each may be missing.
+// Fields of marud's replies, for printing: marud may be older or newer than marudctl, so each may be missing.
 #pragma once
 
 #include <nlohmann/json.hpp>
