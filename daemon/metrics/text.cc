@@ -22,7 +22,7 @@ static_assert(std::size(kHostStateNames) == kHostStates);
 
 double utilization(const PoolSnapshot& pool) { return ratio(pages_in_use(pool), pages_usable(pool)); }
 
-// What a counter of all clients is called.
+// The name of a counter of all clients.
 struct CounterFamily {
   const char* name;
   const char* help;
