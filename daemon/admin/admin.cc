@@ -5,17 +5,15 @@
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
-#include "daemon/hosting/device_commands.h"
-#include "daemon/memory/medium.h"
+#include "daemon/hosting/pool_lifecycle.h"
 #include "daemon/system/peer.h"
-#include "daemon/version.h"
 #include "maru/format/wire.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
+#include <string_view>
 
 namespace maru::daemon {
 namespace {
@@ -23,165 +21,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDepthMax = 8;
-constexpr size_t kReplyBytesMax = wire::kPayloadBytesMax;
-
-bool is_theirs(const AdminView& view, const HostedPool& hosted) {
-  return !view.only_for || may_administrate(hosted.spec(), *view.only_for);
-}
-
-// Names to whom asks what is theirs.
-std::string no_pool_text(const AdminView& view, const std::string& name) {
-  std::string names;
-  for (const auto& hosted : view.pools)
-    if (!hosted->is_gone() && is_theirs(view, *hosted)) names += (names.empty() ? "" : ", ") + hosted->name();
-  return "there is no pool \"" + printable(name) + "\", expected one of " + names;
-}
-
-// Every pool, or the one that the request names. As many as one reply has room for, and in "next" where to go on.
-json status_of(const AdminView& view, const json& request) {
-  const std::string only = request.value("pool", "");
-  json pools = json::array();
-  size_t bytes = 0, index = 0;
-  if (const auto cursor = request.find("cursor"); cursor != request.end() && cursor->is_number_unsigned())
-    index = std::min(cursor->get<size_t>(), view.pools.size());
-  for (; index < view.pools.size() && bytes < kAdminReplyBytesMax; ++index) {
-    const auto& hosted = view.pools[index];
-    if ((!only.empty() && hosted->name() != only) || hosted->is_gone() || !is_theirs(view, *hosted)) continue;
-    json pool = !hosted->serving() ? json::object()
-                : view.censuses    ? hosted->serving()->status_json((*view.censuses)[index])
-                                   : hosted->serving()->status_json(view.now_unix_ms);
-    pool["name"] = hosted->name();
-    pool["condition"] = condition_text(hosted->condition());
-    pool["backend"] = backend_text(hosted->spec().backend);
-    if (!hosted->reason().empty()) pool["reason"] = hosted->reason();
-    if (hosted->serving()) {
-      pool["device"] = hosted->serving()->device().name();
-      pool["medium"] = medium_of(hosted->serving()->device());
-      if (const std::string& map_sync = hosted->serving()->device().map_sync(); !map_sync.empty())
-        pool["map_sync"] = map_sync;
-      if (const std::string& why = hosted->serving()->device().unreserved_because(); !why.empty())
-        pool["unreserved_because"] = why;
-      pool["epoch"] = hosted->serving()->epoch();
-      pool["uuid"] = uuid_text(hosted->serving()->header().uuid);
-    }
-    bytes += json_text(pool).size() + 1;
-    pools.push_back(std::move(pool));
-  }
-  if (!only.empty() && pools.empty()) return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
-  size_t unwatched = 0;
-  for (const auto& hosted : view.pools)
-    if (hosted->serving()) unwatched += hosted->serving()->adopted_lanes().size();
-  json reply = {{"version", kVersionText},
-                {"pid", int64_t(::getpid())},
-                {"uptime_ms", view.now_monotonic_ms - view.start_monotonic_ms},
-                {"connections", view.connections},
-                {"lanes", view.lanes.size() + unwatched},
-                {"longest_turn_cpu_us", view.turns ? view.turns->longest_cpu_ns / 1000 : 0},
-                {"pools", std::move(pools)}};
-  if (index < view.pools.size()) reply["next"] = index;
-  if (view.state_dir && !view.only_for) reply["state_dir"] = *view.state_dir;
-  if (!view.socket_trouble.empty() && !view.only_for) reply["socket_trouble"] = view.socket_trouble;
-  if (!view.http_trouble.empty() && !view.only_for) reply["http_trouble"] = view.http_trouble;
-  return reply;
-}
-
-// Lower cursors are of watches. From here on they are of adopted lanes without a watch, and then of lanes of other hosts: the
-// place of the pool, then the lane.
-constexpr uint64_t kUnwatched = 1ull << 47, kElsewhere = 1ull << 48;
-
-// Each slot of a lane in which a pin may be is read, to count them and to find the oldest: so many for one reply, and those of
-// one lane at least.
-constexpr uint64_t kPinSlotsPerReply = 1u << 17;
-constexpr uint64_t kSlotsOfAPin = 3;  // that a lane has for each pin that it may hold, at most
-
-uint64_t pin_slots_of(const HostedPool& hosted) {
-  return hosted.serving() ? kSlotsOfAPin * hosted.serving()->header().parameters.pins_max : 0;
-}
-
-// A client that marud has not found since it was started: the pool alone names its process.
-json unwatched_json(const HostedPool& hosted, const Pool::AdoptedLane& lane, uint64_t now_ms) {
-  json client = hosted.serving()->lane_json(lane.lane, now_ms);
-  client["pid"] = int64_t(lane.who.pid);
-  client["uid"] = lane.who.uid;
-  client["start_time"] = lane.who.start_time;
-  client["command"] = "";
-  client["pool"] = hosted.name();
-  client["lane"] = lane.lane;
-  client["state"] = hosted.serving()->is_unproven(lane.lane) ? "unproven" : "frozen";
-  client["since_ms"] = client.value("attached_ms", uint64_t{0});
-  if (lane.is_elsewhere) client["pid_namespace"] = lane.pid_namespace;
-  return client;
-}
-
-// Goes on after the lane whose number was returned as "next", as far as one reply reaches.
-json clients_of(const AdminView& view, const json& request) {
-  uint64_t cursor = 0;
-  if (const auto found = request.find("cursor"); found != request.end() && found->is_number_unsigned())
-    cursor = found->get<uint64_t>();
-  const std::string only = request.value("pool", "");
-  const auto is_it = [&](const auto& hosted) {
-    return hosted->name() == only && !hosted->is_gone() && is_theirs(view, *hosted);
-  };
-  if (!only.empty() && std::none_of(view.pools.begin(), view.pools.end(), is_it))
-    return {{"error", no_pool_text(view, only)}, {"errno", ENOENT}};
-  const bool is_of_all_hosts = flag_in(request, "all_hosts");
-  const auto is_meant = [&](const HostedPool& hosted) {
-    return (only.empty() || hosted.name() == only) && is_theirs(view, hosted);
-  };
-  json clients = json::array();
-  size_t bytes = 256;
-  uint64_t slots = 0;
-  for (const auto& [id, watch] : view.lanes.all()) {
-    if (id < cursor) continue;
-    const HostedPool& hosted = *view.pools[watch.pool];
-    if (!is_meant(hosted)) continue;
-    slots += pin_slots_of(hosted);
-    if (slots > kPinSlotsPerReply && !clients.empty()) return {{"clients", std::move(clients)}, {"next", id}};
-    json client = hosted.serving() ? hosted.serving()->lane_json(watch.lane, view.now_unix_ms) : json::object();
-    client["pid"] = int64_t(watch.who.pid);
-    client["uid"] = watch.who.uid;
-    client["start_time"] = watch.who.start_time;
-    client["command"] = watch.command;
-    client["pool"] = hosted.name();
-    client["lane"] = watch.lane;
-    client["state"] = watch.session != 0 ? "connected" : "frozen";
-    client["since_ms"] = watch.since_ms;
-    if (is_of_all_hosts && hosted.serving() && hosted.serving()->is_shared()) client["host"] = hosted.serving()->host();
-    bytes += json_text(client).size() + 1;
-    if (bytes > kReplyBytesMax) return {{"clients", std::move(clients)}, {"next", id}};
-    clients.push_back(std::move(client));
-  }
-  const uint64_t first = cursor < kUnwatched ? 0 : cursor - kUnwatched;
-  for (uint64_t index = first / limits::kLanesMax; cursor < kElsewhere && index < view.pools.size(); ++index) {
-    const HostedPool& hosted = *view.pools[index];
-    if (!is_meant(hosted) || !hosted.serving()) continue;
-    for (const Pool::AdoptedLane& lane : hosted.serving()->adopted_lanes()) {
-      const uint64_t at = index * limits::kLanesMax + lane.lane;
-      if (at < first) continue;
-      slots += pin_slots_of(hosted);
-      json client = unwatched_json(hosted, lane, view.now_unix_ms);
-      bytes += json_text(client).size() + 1;
-      const bool is_full = bytes > kReplyBytesMax || (slots > kPinSlotsPerReply && !clients.empty());
-      if (is_full) return {{"clients", std::move(clients)}, {"next", kUnwatched + at}};
-      clients.push_back(std::move(client));
-    }
-  }
-  const uint64_t place = cursor < kElsewhere ? 0 : cursor - kElsewhere;
-  for (uint64_t index = place / limits::kLanesMax; is_of_all_hosts && index < view.pools.size(); ++index) {
-    const HostedPool& hosted = *view.pools[index];
-    if (!is_meant(hosted) || !hosted.serving()) continue;
-    const uint64_t from = index == place / limits::kLanesMax ? place % limits::kLanesMax : 0;
-    for (json& client : hosted.serving()->lanes_elsewhere(uint32_t(from))) {
-      client["pool"] = hosted.name();
-      bytes += json_text(client).size() + 1;
-      if (bytes > kReplyBytesMax)
-        return {{"clients", std::move(clients)},
-                {"next", kElsewhere + index * limits::kLanesMax + client["lane"].get<uint64_t>()}};
-      clients.push_back(std::move(client));
-    }
-  }
-  return {{"clients", std::move(clients)}};
-}
 
 // The pool that a command means: the one named, or the only one, or "default".
 const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
@@ -203,7 +42,7 @@ const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply
   return nullptr;
 }
 
-// What was counted for this request, or the pages as they are now.
+// The count that was made for this request, or the pages as they are now.
 metrics::PageCensus census_of(const AdminView& view, const HostedPool& hosted) {
   for (size_t index = 0; view.censuses && index < view.pools.size(); ++index)
     if (view.pools[index].get() == &hosted) return (*view.censuses)[index];
@@ -226,7 +65,7 @@ void name_holders(const AdminView& view, const Pool& pool, json& rows) {
     }
 }
 
-// As marudctl's command is written: "device add" for "device.add". What it has no command for stands as it is.
+// A command as marudctl writes it: "device add" for "device.add".
 std::string words_of(const std::string& command) {
   std::string words = printable(command);
   std::replace(words.begin(), words.end(), '.', ' ');
@@ -234,77 +73,160 @@ std::string words_of(const std::string& command) {
   return "\"" + words + "\"";
 }
 
-AdminReply run(const AdminView& view, const std::string& command, const json& request, const std::string& who) {
-  json reply;
+// -- the commands -----------------------------------------------------------------------------------------------------
+
+// One command as an administrator gave it.
+struct Command;
+struct Call {
+  const AdminView& view;
+  const Command& command;
+  const json& request;
+  const std::string& who;      // for the log
+  const HostedPool* hosted{};  // the pool that serves it; null: the command is about marud
+};
+
+// The administrators that may give a command.
+enum class For : uint8_t {
+  kEach,   // each administrator, about the pools that are theirs
+  kMarud,  // administrators of marud
+  kPool,   // administrators of the pool that it names, which must serve
+};
+
+// Whether a command changes something: of a pool such commands stand in the log with their answers.
+enum class Changes : uint8_t { kNothing, kSomething, kIfItHasLimits };
+
+// Whether the answer needs a count of all pages, which takes turns.
+enum class Counts : uint8_t { kNothing, kPages, kPagesForFirstRows };
+
+struct Command {
+  std::string_view name;
+  json (*run)(const Call& call);
+  For whom;
+  Changes changes;
+  Counts counts;
+};
+
+json on_device(const Call& call) {
+  const AdminView& view = call.view;
+  const std::string name(call.command.name);
+  json reply =
+      view.lifecycle->run(name, call.request, call.who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
+  if (reply.contains("error"))
+    log_warning("{} asked for \"{}\": refused: {}", call.who, name, printable(json_text(reply)));
+  return reply;
+}
+
+json metrics_now(const Call& call) {
+  if (!call.view.censuses) return refusal(EAGAIN, "the pages are not counted yet");
+  AdminReply no_pool;
+  if (call.request.contains("pool") && !pool_of(call.view, call.request, no_pool))
+    return refusal(no_pool.code, no_pool.text);
+  return metrics_of(call.view, call.request);
+}
+
+json in_pool(const Call& call) {
+  return call.hosted->serving()->admin(std::string(call.command.name), call.request, call.view.now_unix_ms,
+                                       call.view.removal);
+}
+
+constexpr Command kCommands[] = {
+    {"status", [](const Call& call) { return show_status(call.view, call.request); }, For::kEach, Changes::kNothing,
+     Counts::kPages},
+    {"clients", [](const Call& call) { return list_clients(call.view, call.request); }, For::kEach, Changes::kNothing,
+     Counts::kNothing},
+    {"metrics", metrics_now, For::kMarud, Changes::kNothing, Counts::kPages},
+    {"device.list", on_device, For::kMarud, Changes::kNothing, Counts::kNothing},
+    {"device.add", on_device, For::kMarud, Changes::kSomething, Counts::kNothing},
+    {"device.drain", on_device, For::kMarud, Changes::kSomething, Counts::kNothing},
+    {"device.cancel", on_device, For::kMarud, Changes::kSomething, Counts::kNothing},
+    {"device.remove", on_device, For::kMarud, Changes::kSomething, Counts::kNothing},
+    {"client.fence", [](const Call& call) { return fence_client(call.view, call.request, call.who); }, For::kMarud,
+     Changes::kSomething, Counts::kNothing},
+    {"client.forget", [](const Call& call) { return forget_client(call.view, call.request, call.who); }, For::kMarud,
+     Changes::kSomething, Counts::kNothing},
+    {"policy", [](const Call& call) { return show_policy(*call.hosted); }, For::kPool, Changes::kNothing,
+     Counts::kNothing},
+    {"policy.set",
+     [](const Call& call) { return set_policy(*call.hosted, call.request, call.view.now_unix_ms, call.view.removal); },
+     For::kPool, Changes::kSomething, Counts::kNothing},
+    {"regions", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"map", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"which", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"blocks", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"block", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"pins", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"check", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"evict", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"delete_tree", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"clear", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"memory.list", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"memory.poison", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"quota.get", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"quota.list", in_pool, For::kPool, Changes::kNothing, Counts::kPagesForFirstRows},
+    {"quota.set", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"quota.remove", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+    {"quota.default", in_pool, For::kPool, Changes::kIfItHasLimits, Counts::kNothing},
+    {"quota.mode", in_pool, For::kPool, Changes::kIfItHasLimits, Counts::kNothing},
+    {"host.list", in_pool, For::kPool, Changes::kNothing, Counts::kNothing},
+    {"host.declare_dead", in_pool, For::kPool, Changes::kSomething, Counts::kNothing},
+};
+
+bool changes(const Command& command, const json& request) {
+  if (command.changes != Changes::kIfItHasLimits) return command.changes == Changes::kSomething;
+  return request.contains("soft") || request.contains("hard") || request.contains("listed");
+}
+
+bool counts_pages(const Command& command, const json& request) {
+  if (command.counts != Counts::kPagesForFirstRows) return command.counts == Counts::kPages;
+  return !request.contains("cursor");
+}
+
+// A pool knows neither the names of processes nor its own, and counts the pages of no tenant only with all others.
+void complete(const Call& call, json& reply) {
+  const Pool& pool = *call.hosted->serving();
+  for (const char* held : {"pins", "owners"})
+    if (const auto rows = reply.find(held); rows != reply.end()) name_holders(call.view, pool, *rows);
+  if (const uint64_t unproven = pool.unproven_lanes(); unproven != 0 && reply.contains("left_blocks"))
+    reply["unproven_lanes"] = unproven;  // they may hold the blocks that are left
+  if (call.command.name == "map") reply["pool"] = call.hosted->name();
+  if (const auto others = reply.find("others_used_bytes"); others != reply.end())
+    *others = others->get<uint64_t>() + census_of(call.view, *call.hosted).no_tenant_bytes;
+}
+
+AdminReply run_in_pool(Call call) {
+  const AdminView& view = call.view;
+  AdminReply no_pool;
+  call.hosted = pool_of(view, call.request, no_pool);
+  if (!call.hosted) return no_pool;
+  if (!is_theirs(view, *call.hosted))
+    return {EACCES, "neither the admin group nor the admins of pool \"" + call.hosted->name() + "\" name this user"};
+  json reply = call.command.run(call);
+  if (view.removal && *view.removal != 0) return reply.is_null() ? AdminReply{} : admin_reply(reply);
+  complete(call, reply);
+  if (changes(call.command, call.request))
+    log_write(reply.contains("error") ? LogLevel::kWarning : LogLevel::kInfo,
+              fmt::format("{} asked for \"{}\" on pool \"{}\": {}", call.who, call.command.name, call.hosted->name(),
+                          printable(json_text(reply))));
+  return admin_reply(reply);
+}
+
+AdminReply run(const AdminView& view, const std::string& name, const json& request, const std::string& who) {
   // Never another pool than was meant.
   if (const auto pool = request.find("pool"); pool != request.end() && !pool->is_string())
     return {EINVAL, "\"pool\" is the name of a pool"};
-  const bool counts_pages = command == "status" || (command == "metrics" && !view.only_for) ||
-                            (command == "quota.list" && !request.contains("cursor"));
-  if (counts_pages && !view.censuses && view.can_wait) {
+  const auto* const command = std::ranges::find(kCommands, name, &Command::name);
+  if (command == std::end(kCommands)) return {EOPNOTSUPP, "there is no command \"" + printable(name) + "\""};
+  if (command->whom == For::kMarud && view.only_for)
+    return {EACCES, words_of(name) + " is for root, marud's own user and the admin group"};
+  if (counts_pages(*command, request) && !view.censuses && view.can_wait) {
     AdminReply later;
     later.needs_census = true;
     return later;
   }
-  if (command == "status") {
-    reply = status_of(view, request);
-  } else if (command == "clients") {
-    reply = clients_of(view, request);
-  } else if (view.only_for &&
-             (command.starts_with("device.") || command.starts_with("client.") || command == "metrics")) {
-    return {EACCES, words_of(command) + " is for root, marud's own user and the admin group"};
-  } else if (command.starts_with("device.")) {
-    reply = view.devices->run(command, request, who, {view.now_unix_ms, view.now_monotonic_ms}, view.is_for_owner);
-    if (reply.contains("error"))
-      log_warning("{} asked for \"{}\": refused: {}", who, printable(command), printable(json_text(reply)));
-  } else if (command == "metrics") {
-    if (!view.censuses) return {EAGAIN, "the pages are not counted yet"};
-    AdminReply refusal;
-    if (request.contains("pool") && !pool_of(view, request, refusal)) return refusal;
-    reply = metrics_of(view, request);
-  } else if (command == "client.fence") {
-    reply = fence_client(view, request, who);
-  } else if (command == "client.forget") {
-    reply = forget_client(view, request, who);
-  } else {
-    static constexpr const char* kPoolCommands[] = {
-        "regions",          "map",       "which",      "blocks",        "block",         "pins",       "evict",
-        "delete_tree",      "clear",     "check",      "memory.poison", "memory.list",   "policy",     "policy.set",
-        "quota.set",        "quota.get", "quota.list", "quota.remove",  "quota.default", "quota.mode", "host.list",
-        "host.declare_dead"};
-    static constexpr const char* kChanging[] = {"evict",      "delete_tree",      "clear",        "memory.poison",
-                                                "policy.set", "quota.set",        "quota.remove", "quota.default",
-                                                "quota.mode", "host.declare_dead"};
-    if (std::find(std::begin(kPoolCommands), std::end(kPoolCommands), command) == std::end(kPoolCommands))
-      return {EOPNOTSUPP, "there is no command \"" + printable(command) + "\""};
-    AdminReply refusal;
-    const HostedPool* hosted = pool_of(view, request, refusal);
-    if (!hosted) return refusal;
-    if (!is_theirs(view, *hosted))
-      return {EACCES, "neither the admin group nor the admins of pool \"" + hosted->name() + "\" name this user"};
-    if (command == "policy")
-      reply = show_policy(*hosted);
-    else if (command == "policy.set")
-      reply = set_policy(*hosted, request, view.now_unix_ms, view.removal);
-    else
-      reply = hosted->serving()->admin(command, request, view.now_unix_ms, view.removal);
-    if (view.removal && *view.removal != 0) return reply.is_null() ? AdminReply{} : admin_reply(reply);
-    for (const char* held : {"pins", "owners"})
-      if (const auto rows = reply.find(held); rows != reply.end()) name_holders(view, *hosted->serving(), *rows);
-    if (const uint64_t unproven = hosted->serving()->unproven_lanes(); unproven != 0 && reply.contains("left_blocks"))
-      reply["unproven_lanes"] = unproven;  // they may hold the blocks that are left
-    if (command == "map") reply["pool"] = hosted->name();
-    if (const auto others = reply.find("others_used_bytes"); others != reply.end())
-      *others = others->get<uint64_t>() + census_of(view, *hosted).no_tenant_bytes;
-    const bool only_asks = (command == "quota.default" || command == "quota.mode") && !request.contains("soft") &&
-                           !request.contains("hard") && !request.contains("listed");
-    if (!only_asks && std::find(std::begin(kChanging), std::end(kChanging), command) != std::end(kChanging))
-      log_write(reply.contains("error") ? LogLevel::kWarning : LogLevel::kInfo,
-                fmt::format("{} asked for \"{}\" on pool \"{}\": {}", who, command, hosted->name(),
-                            printable(json_text(reply))));
-  }
-  AdminReply answer = admin_reply(reply);
-  if (command.starts_with("device.") && command != "device.list") answer.ticket = view.devices->take_ticket();
+  const Call call = {view, *command, request, who};
+  if (command->whom == For::kPool) return run_in_pool(call);
+  AdminReply answer = admin_reply(command->run(call));
+  if (command->run == on_device) answer.ticket = view.lifecycle->take_ticket();
   return answer;
 }
 
@@ -334,9 +256,10 @@ AdminReply admin_reply(const json& reply) {
     }
   }
   std::string text = json_text(reply);
-  if (text.size() > kReplyBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
+  if (text.size() > wire::kPayloadBytesMax) return {EMSGSIZE, "the reply is too long: ask for less, with \"limit\""};
   return {0, std::move(text)};
 }
+
 bool may_administrate(const Config& config, const Peer& peer) {
   return may_use(peer, {}, config.admin_group ? std::vector{*config.admin_group} : std::vector<gid_t>());
 }

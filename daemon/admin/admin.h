@@ -15,7 +15,7 @@
 
 namespace maru::daemon {
 
-class DeviceCommands;
+class PoolLifecycle;
 class Users;
 struct Peer;
 
@@ -27,8 +27,8 @@ struct AdminView {
   uint64_t start_monotonic_ms;
   uint64_t now_unix_ms;
   uint64_t now_monotonic_ms;
-  DeviceCommands* devices;
-  Users* users = nullptr;                                      // null: nobody counts refusals
+  PoolLifecycle* lifecycle;
+  Users* users = nullptr;                                      // null: refusals are not counted
   const metrics::TurnTimes* turns = nullptr;                   // of the event loop
   const std::vector<metrics::PageCensus>* censuses = nullptr;  // of the pools, in their order; null: taken when needed
   bool can_wait = false;                                       // for them: AdminReply::needs_census
@@ -37,21 +37,22 @@ struct AdminView {
   std::string_view http_trouble = {};      // why HTTP is not answered everywhere; empty: it is, or is not asked for
   std::string_view socket_trouble = {};    // why clients cannot connect; empty: they can
   uint64_t sockets_lost = 0, http_sockets_lost = 0;  // files of sockets that were taken away
-  // Not null: who asks is no administrator of marud, and sees and changes only the pools that name them.
+  // Not null: the asking user is no administrator of marud, and sees and changes only the pools that name that user.
   const Peer* only_for = nullptr;
-  bool is_for_owner = false;  // root or marud's own user asks, who may have programs run as that user
+  bool is_for_owner = false;  // root or marud's own user asks, which may have programs run as that user
 };
 
 const char* condition_text(HostedPool::Condition condition);
 
-// What an access list may do with marud as a whole: the admin group of the configuration, root, marud's own user.
+// Whether an access list lets a user administrate marud as a whole: the admin group of the configuration, root, marud's
+// own user.
 bool may_administrate(const Config& config, const Peer& peer);
 bool may_administrate(const PoolSpec& spec, const Peer& peer);
 
 struct AdminReply {
-  int code = 0;      // errno; EBADMSG: what came is no request at all
-  std::string text;  // JSON, or what is wrong
-  // There is no answer yet: it comes from DeviceCommands under this number; or it takes a look at every page, so the same
+  int code = 0;      // errno; EBADMSG: the text is no request at all
+  std::string text;  // JSON, or the reason of the refusal
+  // There is no answer yet: it comes from PoolLifecycle under this number; or it takes a look at every page, so the same
   // request is to be asked again with censuses.
   uint64_t ticket = 0;
   bool needs_census = false;

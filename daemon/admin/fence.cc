@@ -38,7 +38,7 @@ std::string name_of(const Unwatched& unwatched) {
          (lane.is_elsewhere ? " of pid namespace " + std::to_string(lane.pid_namespace) : std::string());
 }
 
-// One of the lanes of the process that is meant, with which it has attached if there is such a one, or null with the refusal.
+// A lane of the meant process, with which it has attached if there is such a lane; or null with the refusal.
 const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_refusal) {
   if (!request.contains("pid") && !request.contains("lane")) {
     ret_refusal = refusal(EINVAL, "\"pid\", or \"pool\" and \"lane\", say which client is meant");
@@ -88,7 +88,7 @@ const LaneWatch* watch_of(const AdminView& view, const json& request, json& ret_
   return nullptr;
 }
 
-// Every lane of the process, in all pools, and what it holds there.
+// Every lane of the process, in all pools, and its holdings there.
 json lanes_of(const AdminView& view, const ClientIdentity& who) {
   json lanes = json::array();
   for (const auto& [id, watch] : view.lanes.all()) {

@@ -1,7 +1,8 @@
-// Work that may last as long as somebody else likes (a disk, a name service), done by a thread of its own while marud serves
-// others. The thread has what it was given and nothing else; what came of it is taken by the deciding thread, in a later turn.
+// Work that may last as long as another party likes (a disk, a name service), done by a thread of its own while marud
+// serves others. The thread has its own copies and nothing else; the deciding thread takes the result, in a later turn.
 //
-// Nobody waits for such a thread: marud ends while one lasts, as if it had been cut off, and who has asked gets no answer.
+// marud does not wait for such a thread: it ends while one lasts, as if the work had been cut off, and the asker gets
+// no answer.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace maru::daemon {
 
-// How many works there are whose end the deciding thread has not seen: then it looks again soon. Atomic, since other threads
-// open and close pools, too.
+// How many works have not been seen to end by the deciding thread: while there are some, it looks again soon. Atomic,
+// since other threads open and close pools, too.
 inline std::atomic<size_t> works_aside = 0;
 inline constexpr uint64_t kAsideLookMs = 5;
 
@@ -31,8 +32,8 @@ class Aside {
   }
   ~Aside() { forget(); }
 
-  // `work` owns what it uses. What it throws becomes `otherwise`; where there is no thread to be had it is done here and now.
-  // An exception (no memory for it) leaves this as it was.
+  // `work` owns all that it uses. An exception of it becomes `otherwise`; without a thread to be had the work is done
+  // here and now. An exception of begin() (no memory) leaves this object as it was.
   template <typename F>
   void begin(F work, T otherwise) {
     auto begun = std::make_shared<Shared>();

@@ -24,7 +24,7 @@ class Closer {
   static constexpr size_t kConnectionsPerAccount = kThreadsPerAccount / 2;
   // Of them all, for accounts that have nothing closing yet.
   static constexpr size_t kThreadsForFirst = 16;
-  // Descriptors of one account that wait: who has more may not bring others.
+  // Descriptors of one account that wait: a user with more may not bring others.
   static constexpr size_t kWaitingMax = 1024;
 
   Closer();
@@ -32,12 +32,13 @@ class Closer {
   Closer& operator=(const Closer&) = delete;
   ~Closer();
 
-  // Never blocks, unless marud could not start a thread at all. `account`: whose doing it is (users.h). Any thread.
+  // Never blocks, unless marud could not start a thread at all. `account`: the user on whose account it is (users.h).
+  // Any thread.
   // A connection is one that nothing can come on any more.
   enum class Kind : uint8_t { kAny, kConnection };
   void close(int fd, uint64_t account, Kind kind = Kind::kAny);
   bool is_behind(uint64_t account) const;
-  // Of what waits, how many were connections.
+  // The number of connections among the waiting descriptors.
   size_t connections_waiting(uint64_t account) const;
 
  private:

@@ -8,14 +8,14 @@
 
 namespace maru::daemon {
 
-// On one line, or with `indent` spaces for each level. Text from outside is not always UTF-8; what is not becomes U+FFFD
+// On one line, or with `indent` spaces for each level. Text from outside is not always UTF-8; other bytes become U+FFFD
 // instead of an exception.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 
 // Discarded (is_discarded()) where the text is not JSON.
 nlohmann::json json_of(std::string_view text);
 
-// As json_of(); what is nested more than `depth_max` levels deep is left out, and said.
+// As json_of(); levels below `depth_max` are left out, and ret_is_too_deep says so.
 nlohmann::json json_of(std::string_view text, int depth_max, bool& ret_is_too_deep);
 
 }  // namespace maru::daemon

@@ -24,11 +24,12 @@ void log_set_level(LogLevel level);
 bool log_shows(LogLevel level);
 void log_write(LogLevel level, std::string_view line);
 
-// What goes before a line on standard error for the journal to know how urgent it is (sd-daemon(3)), such as "<4>"; nothing
-// when that is not where it goes.
+// The prefix of a line on standard error that tells the journal how urgent it is (sd-daemon(3)), such as "<4>"; nothing
+// when the log goes elsewhere.
 std::string journal_priority(LogLevel level);
 
-// Text that came from outside, fit for one line of a log: what is not plain becomes '?' (plain_text.h), and it is cut.
+// Text that came from outside, fit for one line of a log: each character that is not plain becomes '?' (plain_text.h),
+// and it is cut.
 std::string printable(std::string_view text);
 
 template <typename... Args>

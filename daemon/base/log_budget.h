@@ -1,6 +1,6 @@
-// Lines of the log that others can cause at will: so many for each user and so many for all together in ten seconds. What is
-// left out is counted, and told when the budget renews. Whoever can connect could fill the disk otherwise, and hide what others
-// did. One thread uses a budget.
+// Lines of the log that others can cause at will: so many for each user and so many for all together in ten seconds.
+// Lines beyond that are counted, and the log says how many when the budget renews. Otherwise any process that can
+// connect could fill the disk, and hide the deeds of others. One thread uses a budget.
 #pragma once
 
 #include "daemon/base/log.h"
@@ -20,7 +20,7 @@ class LogBudget {
   LogBudget(LogLevel level, std::string what, uint32_t each, uint32_t together)
       : level_(level), what_(std::move(what)), each_(each), together_(together) {}
 
-  // A line about a user; nullopt: nobody knows whose.
+  // A line about a user; nullopt: the user is not known.
   template <typename... Args>
   void say(std::optional<uid_t> user, fmt::format_string<Args...> format, Args&&... args) {
     if (log_shows(level_) && takes(user)) log_write(level_, fmt::format(format, std::forward<Args>(args)...));

@@ -1,9 +1,11 @@
-// Memory set aside for the moment when there is no more: what was begun then is finished with it, and until it is whole again
-// marud takes no new connections. Without it the next allocation that fails would end marud in the middle of something.
+// Memory set aside for the moment when there is no more: marud finishes its present work with it, and takes no new
+// connections until it is whole again. Without it the next allocation that fails would end marud in the middle of some
+// work.
 //
-// Nor may a destructor fail: that of nlohmann's json (3.11) moves what is in an array or object into a vector first, 16 bytes
-// for each element, and ends the program where there is no memory for that. So json must not be what uses the reserve up: what
-// marud parses and builds while it serves is bounded (kAdminReplyBytesMax, kBodyBytesMax), and such a vector is some KiB.
+// Nor may a destructor fail: that of nlohmann's json (3.11) first moves the elements of an array or object into a
+// vector, 16 bytes for each, and ends the program where there is no memory for that. So json must not use the reserve
+// up: marud parses and builds only bounded texts while it serves (kAdminReplyBytesMax, kBodyBytesMax), and such a
+// vector is some KiB.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What administration requests hold, and how refusals and keys are written in replies. For the parts of a pool that answer
-// them (daemon/pool/inspect).
+// The fields of administration requests, and the texts of refusals and keys in replies. For the parts of a pool that
+// answer them (daemon/pool/inspect).
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ std::string key_text(std::span<const std::byte> key);
 // and an incomplete last character is left out.
 std::string text_or_hex(std::span<const std::byte> bytes, bool is_cut);
 std::vector<std::byte> key_bytes(const std::string& text);
-// The name of a tenant, as a key; one that would read like what stands for tenants without a name ("id:7", "(others)") in
-// hexadecimal digits.
+// The name of a tenant, as a key; in hexadecimal digits if the name reads like the label of a tenant without one
+// ("id:7", "(others)").
 std::string tenant_name_text(const std::string& name);
 
 }  // namespace maru::daemon

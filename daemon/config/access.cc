@@ -1,4 +1,4 @@
-// Who may use what: the lists of users and groups, and the limits of users.
+// Access: the lists of users and groups, and the limits of users.
 #include "daemon/config/table.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace maru::daemon {
 
 namespace {
 
-// Configurations are read by several threads at once, so each look has a buffer of its own. How large an entry can be, nobody
-// says: a group's has the names of all its members.
+// Configurations are read by several threads at once, so each look has a buffer of its own. No call says how large an
+// entry can be: a group's has the names of all its members.
 constexpr size_t kEntryBytes = 4096, kEntryBytesMax = 16u << 20;
 
 template <typename Entry, typename Find>

@@ -1,5 +1,5 @@
-// What a configuration that was read again changes, as its file has it: some comes into force at once, the rest waits for a
-// restart, and the administrator is told which.
+// The changes that a configuration brings when it is read again, as its file has it: some come into force at once, the
+// rest waits for a restart, and the administrator is told which.
 #pragma once
 
 #include <map>
@@ -8,11 +8,11 @@
 
 namespace maru::daemon {
 
-// What a table of a file says: its keys ("size", "tenant.alice.soft") and their values, as they are written there.
+// The content of a table of a file: its keys ("size", "tenant.alice.soft") and their values, as they are written there.
 using WrittenTable = std::map<std::string, std::string>;
 
-// One line for each difference that waits for a restart of marud. `name`: "daemon", or "pool main". `running`: what the file
-// said when marud, or the pool, began.
+// One line for each difference that waits for a restart of marud. `name`: "daemon", or "pool main". `running`: the
+// table when marud, or the pool, began.
 std::vector<std::string> waiting_changes(const std::string& name, const WrittenTable& running,
                                          const WrittenTable& fresh);
 

@@ -5,7 +5,7 @@
 #include "daemon/config/hosts.h"
 #include "daemon/config/limits.h"
 #include "daemon/config/table.h"
-#include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "libmaru/wire/codec.h"
 #include "maru/format/data_label.h"
 
@@ -158,7 +158,7 @@ std::string fraction_text(double value) {
 void check_watermarks(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   const double high = spec.pool.high_watermark, low = spec.pool.low_watermark;
   if (low < high || (low == 0 && high == 0)) return;
-  // The one that was written is the one to change; of two, the second.
+  // The size that was written is the one to change; of two, the second.
   const bool blames_high = spec.lines.contains("high_watermark") && !spec.lines.contains("low_watermark");
   const char* key = blames_high ? "high_watermark" : "low_watermark";
   const char* other = blames_high ? "low_watermark" : "high_watermark";
@@ -232,7 +232,7 @@ uint64_t unit_of(const PoolSpec& spec) {
   return spec.backend == Backend::kMemory && spec.huge_pages == HugePages::kRequire ? kHugePageBytes : kOsPageBytes;
 }
 
-// What formatting would say of so many bytes, or nothing.
+// The complaint of a formatting about so many bytes, or nothing.
 const char* why_no_pool(const PoolSpec& spec, const shm::FormatWishes& wishes) {
   if (spec.backend == Backend::kMemory || !spec.control_path.empty()) {
     shm::Pieces pieces;
@@ -289,7 +289,7 @@ void refuse_page_bytes(const PoolSpec& spec, const char* wrong, std::vector<Conf
                                               " for a pool of " + size_text(spec.bytes) + ": " + wrong});
 }
 
-// Values that are possible one by one and not together: what formatting would say, before anything is touched.
+// Values that are possible one by one and not together: the complaint of a formatting, before any device is touched.
 void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   const char* wrong = why_no_pool(spec, wishes_of(spec));
   if (!wrong) return;

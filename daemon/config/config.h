@@ -1,5 +1,5 @@
-// The configuration of marud: a TOML file, or what the command line says. Everything that is wrong in a file is reported at
-// once, each with its line, what was found and what is expected.
+// The configuration of marud: a TOML file, or options of the command line. All mistakes in a file are reported at once, each
+// with its line, the found value and the expected one.
 //
 //   [daemon]
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
@@ -64,7 +64,7 @@ const char* backend_text(Backend backend);  // as it is configured
 
 // Of a pool on a DAX device: config/dax.cc.
 struct DaxSpec {
-  std::string device;          // what find_dax_devices() understands
+  std::string device;          // a wish for find_dax_devices()
   std::string control_device;  // the same; empty: the control region lies on `device`, before the pages
   uint64_t alignment = 0;      // that the device must have; 0: any
   bool formats_blank = true;   // else only on command
@@ -91,18 +91,18 @@ struct PoolSpec {
   AfterPowerLoss after_power_loss = AfterPowerLoss::kVerify;
   bool is_required = false;  // without it marud does not start
   bool reserve = true;       // a file has room for all of it before it serves, where its file system can
-  std::vector<uid_t> users;  // besides root and marud's own user, who always may
+  std::vector<uid_t> users;  // besides root and marud's own user, which always may
   std::vector<gid_t> groups;
-  std::vector<uid_t> readers;  // who may attach to read only
+  std::vector<uid_t> readers;  // users that may attach to read only
   std::vector<gid_t> reader_groups;
-  std::vector<uid_t> admins;  // who may administrate this pool, besides those who administrate marud
+  std::vector<uid_t> admins;  // administrators of this pool, besides those of marud
   std::vector<gid_t> admin_groups;
   int line = 0;                                   // in the file, 0 on the command line
   std::map<std::string, int, std::less<>> lines;  // of each key that is there
   WrittenTable written;                           // its table, empty on the command line
 };
 
-// What a pool is that says nothing.
+// The values of a pool without a setting.
 PoolSpec default_pool_spec();
 
 // config/http.cc.
@@ -110,21 +110,21 @@ struct HttpConfig {
   bool is_on = false;
   std::string socket_path;                             // empty: http_socket_path()
   std::string listen;                                  // empty: on the socket alone
-  std::string token_file;                              // for listen: whoever shows it may do everything
+  std::string token_file;                              // for listen: a request with it may do everything
   std::string read_token_file;                         // for listen: may only look; one of the two is there
   uint32_t connections = 64;                           // at a time
   uint32_t timeout_ms = 2000;                          // for the event loop to look at a request
   std::map<std::string, int, std::less<>> lines = {};  // of each key
 };
 
-// What one user may have, over all pools; 0: as much as there is. users.h applies them, config/access.cc reads them.
+// The limits of one user, over all pools; 0: as much as there is. users.h applies them, config/access.cc reads them.
 struct UserLimits {
-  uint64_t connections = limits::kConnectionsMax / 4;  // so that nobody takes them all from everybody else
+  uint64_t connections = limits::kConnectionsMax / 4;  // so that no user takes them all from the others
   uint64_t regions = 0;                                // rented
   uint64_t bytes = 0;                                  // of these regions
   uint64_t pins = 0;
 };
-// For one user, or each user who is in a group. What is absent is as for everybody.
+// For one user, or each user who is in a group. An absent limit is that of all users.
 struct UserLimitRule {
   std::optional<uid_t> user;
   std::optional<gid_t> group;
@@ -141,13 +141,13 @@ struct Config {
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment
   HttpConfig http;
-  UserLimits user_limits;  // of everybody but root and marud's own user
+  UserLimits user_limits;  // of all users but root and marud's own
   std::vector<UserLimitRule> user_limit_rules;
   int user_limits_bytes_line = 0;      // of the file
   SubordinateUsers subordinate_users;  // not from the file: of this machine, when it was read
   std::vector<PoolSpec> pools;
   WrittenTable written_daemon, written_http;  // empty when the command line described everything
-  std::vector<provision::Wish> wishes;        // for marud-provision; marud only says what is wrong with them
+  std::vector<provision::Wish> wishes;        // for marud-provision; marud only reports their mistakes
 };
 
 struct ConfigProblem {
@@ -165,26 +165,27 @@ std::string default_state_dir(const std::string& socket_path);
 
 // As configured, or "http.sock" beside marud's socket.
 std::string http_socket_path(const Config& config);
-// What would keep HTTP from being answered. `with_tokens`: also the files of the tokens, which a marud that runs waits for.
+// The reasons that would keep HTTP from being answered. `with_tokens`: also the files of the tokens, which a marud that
+// runs waits for.
 void check_http(const Config& config, bool with_tokens, std::vector<ConfigProblem>& problems);
 
-// Reads the text of a file. What is wrong is appended to `problems`; the result is usable only if there is nothing.
+// Reads the text of a file. Mistakes are appended to `problems`; the result is usable only if there is none.
 Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems);
 Config read_config(const std::string& path, std::vector<ConfigProblem>& problems);
 
-// Whether somebody besides root and marud's own user may use a pool or administrate.
+// Whether users other than root and marud's own may use a pool or administrate.
 bool others_may_connect(const Config& config);
 
-// What must hold for pools wherever they were described: ranges, powers of two, names and paths that differ.
+// The rules for pools wherever they were described: ranges, powers of two, names and paths that differ.
 void check_pools(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
-// One spelling of a path, whatever was written; links are not followed.
+// One spelling for all spellings of a path; links are not followed.
 std::string normal_path(const std::string& path);
 
 // Makes each pool's policy, and forgets it again: an unknown one, an option that it does not have and a value that cannot be
 // are problems. Loads code from the policy folder. config/policy.cc.
 void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
 
-// Who may use a pool, and administrate it: config/access.cc.
+// The users who may use a pool, and those who may administrate it: config/access.cc.
 void read_access(ConfigTable& table, PoolSpec& spec);
 // The tables [limits] and [[limit]].
 void read_user_limits(ConfigTable& root, Config& config);
@@ -192,7 +193,7 @@ void read_user_limits(ConfigTable& root, Config& config);
 std::optional<gid_t> group_of(const std::string& name);
 std::optional<uid_t> user_of(const std::string& name);
 
-// Reads and checks what only pools on DAX devices have.
+// Reads and checks the settings of pools on DAX devices alone.
 void read_dax(ConfigTable& table, PoolSpec& spec);
 // Where the memory of memory pools shall lie: config/dax.cc, too.
 void read_numa(ConfigTable& table, PoolSpec& spec);

@@ -1,4 +1,4 @@
-// Where pools lie: what only pools on DAX devices have, and NUMA nodes of memory pools.
+// The places of pools: settings of pools on DAX devices alone, and NUMA nodes of memory pools.
 #include "daemon/config/config.h"
 #include "daemon/config/table.h"
 #include "daemon/memory/dax_device.h"

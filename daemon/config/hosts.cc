@@ -1,4 +1,4 @@
-// What a configuration says of pools that several hosts share.
+// The settings of pools that several hosts share.
 #include "daemon/config/hosts.h"
 
 #include "daemon/base/size_text.h"
@@ -41,7 +41,7 @@ void check_sharing(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
         "profile", "\"shared\" without coherent = true",
         "coherent = true, by which you declare that atomic operations on this memory hold between the hosts; without "
         "that blocks are lost and mixed up (CXL 3 with back-invalidation has it, CXL 2 pooling has not)");
-  // What a host is called stands in the pool, where any client can write it: it could have any machine fenced.
+  // The name of a host stands in the pool, where any client can write it: it could have any machine fenced.
   if (!sharing.fencing_command.empty() && !spec.lines.contains("fencing_names"))
     refuse(
         "fencing_command", "no fencing_names beside it",

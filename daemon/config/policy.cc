@@ -1,5 +1,5 @@
-// What a configuration says of policies, checked by making them. Apart from the rest of the configuration, which touches
-// nothing but its text.
+// The settings of policies, checked by making them. Apart from the rest of the configuration, which touches nothing but
+// its text.
 #include "daemon/config/config.h"
 
 namespace maru::daemon {
@@ -8,7 +8,7 @@ void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProble
   for (const PoolSpec& spec : pools) {
     const auto made = make_policy(spec.pool.policy, spec.pool.policy_options, spec.pool.policy_dir);
     if (made) continue;
-    // What is wrong with an option is found where the options are.
+    // The mistake in an option has the line of the options.
     const bool is_option = made.error().code == EINVAL && spec.lines.contains("policy_options");
     problems.push_back({line_of(spec, is_option ? "policy_options" : "policy"),
                         "pool \"" + printable(spec.pool.name) + "\": policy: " + made.error().doing});

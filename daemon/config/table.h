@@ -1,5 +1,5 @@
-// One table of a TOML file, read key by key: each reader says which type and range it expects, and what does not fit
-// becomes a problem with its line. Keys that nobody asked for are unknown.
+// One table of a TOML file, read key by key: each reader names the type and range that it expects, and a misfit becomes
+// a problem with its line. Keys that no reader asked for are unknown.
 #pragma once
 
 #include "daemon/config/config.h"
@@ -49,7 +49,7 @@ class ConfigTable {
   std::optional<ConfigTable> table(const char* key);
   std::vector<ConfigTable> tables(const char* key);
 
-  // The key has a value that does not fit; says what would.
+  // The key has a value that does not fit; names the values that would.
   void wrong(const char* key, const std::string& expected);
   void missing(const char* key, const std::string& expected);
   void refuse_unknown();
@@ -72,7 +72,7 @@ class ConfigTable {
 // config/http.cc
 void read_http(ConfigTable table, HttpConfig& http);
 
-// What the file holds; nothing when it cannot be read.
+// The content of the file; nothing when it cannot be read.
 std::optional<std::string> read_config_text(const std::string& path, std::vector<ConfigProblem>& problems);
 
 // Parses and calls `read` with the root. Syntax errors become a problem, and `read` is not called.

@@ -1,5 +1,5 @@
-// toml++ as marud includes it. Debian's 3.3 promises the compiler what a wrong file breaks, and the configuration may be wrong;
-// each promise is taken back here, so that its own checks report the mistake.
+// toml++ as marud includes it. Debian's 3.3 makes promises to the compiler that a wrong file breaks, and the
+// configuration may be wrong; each promise is taken back here, so that its own checks report the mistake.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 
-// It asserts, in its parser, what "[/x]" breaks: the code behind each assertion reports it properly. With NDEBUG it would
+// Its parser asserts rules that "[/x]" breaks: the code behind each assertion reports it properly. With NDEBUG it would
 // assume instead.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)

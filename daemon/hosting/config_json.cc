@@ -45,7 +45,7 @@ void add_sharing(const SharingConfig& sharing, json& pool) {
   pool["fencing_timeout_ms"] = sharing.fencing_timeout_ms;
 }
 
-// Where the pool lies: what is for pools of its backend alone.
+// The place of the pool: settings for its backend alone.
 void add_place(const PoolSpec& spec, json& pool) {
   if (spec.backend == Backend::kFile) {
     pool["path"] = spec.path;
@@ -69,7 +69,7 @@ void add_place(const PoolSpec& spec, json& pool) {
   }
 }
 
-// What was not configured is what the pool was formatted with, where it serves.
+// Settings without a value are those that the pool was formatted with, where it serves.
 json pool_json(const HostedPool& hosted) {
   const PoolSpec& spec = hosted.spec();
   json options = json::object(), tenants = json::array();

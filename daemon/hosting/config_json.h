@@ -1,5 +1,5 @@
-// The configuration in force, as JSON for people: what was configured, with the defaults of what was not. No secrets: of a
-// token there is the path.
+// The configuration in force, as JSON for people: each setting, with the defaults where it has none. No secrets: a
+// token appears by its path.
 #pragma once
 
 #include "daemon/hosting/hosted_pool.h"
@@ -11,7 +11,7 @@
 
 namespace maru::daemon {
 
-// What users may have: "limits" of everybody, and each "limit" that says otherwise for some.
+// The limits of users: "limits" of all, and each "limit" with others for some.
 nlohmann::json limits_json(const Config& config);
 
 std::string config_text(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools);

@@ -32,8 +32,8 @@ Result<Uuid> random_uuid() {
   return uuid;
 }
 
-// All that is to be cleared is given up before any of it is cleared. `record`: to be saved, of the pool that will be there;
-// `before`: what there is of it in the state file. `is_shared`: it will be a pool that several hosts share.
+// All devices to be cleared are given up before one is cleared. `record`: to be saved, of the pool that will be there;
+// `before`: the one in the state file. `is_shared`: it will be a pool that several hosts share.
 Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const std::optional<PoolRecord>& before,
                    PoolRecord record, bool is_shared) {
   const std::pair<const DaxDevice*, bool> both[] = {{devices.main.get(), devices.clears_main},
@@ -60,7 +60,7 @@ Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const
     is_any_marked = true;
   }
   if (record.boot_id != boot_id) {
-    record.boot_id = boot_id;  // or it would speak for whatever lies there when this is done
+    record.boot_id = boot_id;  // or it would speak for the new content when this is done
     if (auto saved = state.save(record); !saved) return saved;
   }
   for (const auto& [device, is_cleared] : both)
@@ -163,7 +163,8 @@ Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std
   auto content = find_content(device.content(), tell_progress(pool, "looked at", device.name()));
   if (!content) return tl::unexpected(content.error());
   if (!*content) return std::optional<std::string>();
-  // It was blank at its beginning when it was opened. Another host may have begun to format it, and that is what was met.
+  // It was blank at its beginning when it was opened. Another host may have begun to format it since, and
+  // find_content() met that.
   const auto now = read_label(device.content());
   if (!now) return tl::unexpected(now.error());
   if (now->kind != DeviceLabel::Kind::kNothing)
@@ -189,7 +190,7 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
     if (auto cleared = clear(state, devices, before, record, spec.pool.sharing.is_shared); !cleared)
       return tl::unexpected(cleared.error());
   }
-  // What is cut off from here on is this pool's and no other's, since the claim will have this uuid.
+  // A formatting that is cut off from here on is this pool's and no other's, since the claim will have this uuid.
   const DeviceLabel& label = devices.main->label();
   const bool goes_on = label.kind == DeviceLabel::Kind::kClaimed && !devices.clears_main && is_whole(label.uuid);
   // By its uuid the configuration has to find it at the next start, too.
@@ -197,7 +198,7 @@ Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirect
   record.uuid = goes_on ? label.uuid : named.value_or(*random);
   record.is_being_formatted = true;
   if (auto saved = state.save(record); !saved) return tl::unexpected(saved.error());
-  // It lay on what was cleared, or went with the power.
+  // The old pool lay on a device that was cleared, or went with the power.
   const auto had_it = [&](const DaxDevice& device, const std::string& name) {
     const bool is_lost = before->is_volatile && before->boot_id != current_boot_id();
     return device.label().uuid == before->uuid || (is_lost && device.description().name == name);
@@ -224,7 +225,7 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
   DaxDevices devices;
   const bool is_split = !spec.dax.control_device.empty();
   const auto others = other_pools(state, spec.pool.name);
-  // A command that was cut off before is given again: what it left may be cleared, or need not be.
+  // A command that was cut off before is given again: its remains may be cleared, or need not be.
   const auto is_given_up = [&](const DeviceLabel& label) {
     return label.kind == DeviceLabel::Kind::kGivenUp && !label.is_shared && !spec.pool.sharing.is_shared &&
            !owner_of(label.uuid, others);
@@ -273,7 +274,7 @@ Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state
   const std::string text = devices.text();
   auto pool = format_dax(spec, state, std::move(devices), now_ms);
   if (!pool) return tl::unexpected(pool.error());
-  // Nobody would be told later: marud's start would find a pool and fence it.
+  // No administrator would be told later: marud's start would find a pool and fence it.
   if (const std::string bad = (*pool)->bad_control_memory(); !bad.empty())
     return failure(EHWPOISON, "format pool \"" + spec.pool.name + "\": " + bad);
   if (auto closed = (*pool)->close(); !closed) return closed;

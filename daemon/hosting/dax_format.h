@@ -17,11 +17,11 @@ namespace maru::daemon {
 // when marud is told to stop.
 Progress tell_progress(const std::string& pool, const char* done, const std::string& device);
 
-// What such work does from now on, in any thread: it ends with ECANCELED.
+// All such work, in any thread, ends with ECANCELED from now on.
 void end_long_work();
 
-// Has the kernel take all memory of a new pool now, where its policy puts it, by several threads: what is first touched by a
-// client costs that client a page fault for every page. Logs the seconds per GiB.
+// Has the kernel take all memory of a new pool now, where its policy puts it, by several threads: memory that a client
+// touches first costs that client a page fault for every page. Logs the seconds per GiB.
 Result<void> touch_all(const std::string& pool, const Device& device);
 void log_time_taken(const std::string& pool, uint64_t bytes, std::chrono::nanoseconds taken);
 
@@ -34,7 +34,7 @@ struct DaxDevices {
 
   std::string text() const;
   uint64_t bytes() const { return main->bytes() + (pages ? pages->bytes() : 0); }
-  // What the state file shall say of the pool on them.
+  // The record of the pool on them, for the state file.
   PoolRecord record(const std::string& pool, const Uuid& uuid) const;
   Result<std::unique_ptr<Device>> join() &&;
 };
@@ -45,16 +45,16 @@ std::vector<OtherPool> other_pools(const StateDirectory& state, const std::strin
 // Under which this machine claims memory that it formats.
 uint32_t claim_number(const PoolSpec& spec);
 
-// What is on the device keeps it from being formatted, or only from being so without being cleared; nothing: it is zeros all
-// over. Reads all of it unless its label says enough.
+// The content that keeps a device from being formatted, or only from being formatted without being cleared; nothing: it
+// is zeros all over. Reads all of it unless its label says enough.
 Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std::string& pool);
 
 // A marud that is cut off meanwhile finds in its state file that it may go on.
 Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirectory& state, DaxDevices devices,
                                          uint64_t now_ms);
 
-// What `marud --config FILE --format POOL [--force]` does: formats the pool's device and leaves it in order.
-// `force`: whatever it holds.
+// `marud --config FILE --format POOL [--force]`: formats the pool's device and leaves it in order. `force`: whatever it
+// holds.
 Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms);
 
 }  // namespace maru::daemon

@@ -57,8 +57,8 @@ bool HostedPool::set_unavailable(const PoolSpec& tried, const Error& why) {
   return std::exchange(unavailable_because_, why.text()) != why.text();
 }
 
-// A device that is not there yet, or not for this user; or somebody has it; or it changed meanwhile; or other hosts have every
-// slot of it. What lies on it and may not be used stays so.
+// A device that is not there yet, or not for this user; or another process has it; or it changed meanwhile; or other
+// hosts have every slot of it. A device with forbidden content stays so.
 bool HostedPool::may_become_available() const {
   switch (unavailable_code_) {
     case ENOENT:
@@ -91,7 +91,7 @@ void HostedPool::set_access(const PoolSpec& reread) {
 Result<void> HostedPool::serve(Result<std::unique_ptr<Pool>> pool) {
   if (!pool) return tl::unexpected(pool.error());
   auto at_run_time = state_.load_tenants(name());
-  // What cannot be read now is there, and the next change would overwrite it.
+  // A file that cannot be read now is there, and the next change would overwrite it.
   if (!at_run_time && at_run_time.error().code != EBADMSG) return tl::unexpected(at_run_time.error());
   pool_ = std::move(*pool);
   if (!at_run_time)
@@ -147,7 +147,7 @@ void HostedPool::forget_stored() const {
   for (const std::string& stored : {stored_name(), stored_pages_name()}) notify("FDSTOREREMOVE=1\nFDNAME=" + stored);
 }
 
-// What the configuration wants for a new pool and this one, formatted earlier, does not have.
+// The wishes of the configuration for a new pool that this one, formatted earlier, does not meet.
 void HostedPool::tell_of_differences() const {
   const format::Parameters& has = pool_->header().parameters;
   std::string kept;
@@ -278,8 +278,8 @@ void HostedPool::lane_ended(uint32_t lane, bool said_goodbye) {
     pool_->client_died(lane);
 }
 
-// marud is not told whether it is restarted or stopped: systemd keeps what it was given over the one, and gives it up with
-// the other.
+// marud is not told whether it is restarted or stopped: systemd keeps stored descriptors over a restart, and gives them
+// up with a stop.
 std::string HostedPool::future_text(bool is_held) const {
   if (!is_held)
     return "is left with the service manager: a restart gets it back; a stop gives it up, since no client holds it";

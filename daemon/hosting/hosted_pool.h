@@ -26,11 +26,12 @@ class HostedPool {
  public:
   enum class Condition : uint8_t { kWaiting, kServing, kDraining, kLeaving, kFenced, kGone, kUnavailable };
 
-  // Finds or makes the pool's memory. `stored`: what the service manager kept; the pool takes its own out of it.
+  // Finds or makes the pool's memory. `stored`: the descriptors that the service manager kept; the pool takes its own
+  // out of it.
   static Result<std::unique_ptr<HostedPool>> start(const PoolSpec& spec, const StateDirectory& state,
                                                    std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
-  // In place of a pool that waits and whose memory nobody handed back: the pool begins anew, and what was in it is lost. Takes
-  // long if all memory is touched first, so this is for a thread of its own (pool_openings.h).
+  // In place of a pool that waits and whose memory no client handed back: the pool begins anew, and its blocks are
+  // lost. Takes long if all memory is touched first, so this is for a thread of its own (pool_openings.h).
   static Result<std::unique_ptr<HostedPool>> start_anew(const PoolSpec& spec, const StateDirectory& state,
                                                         uint64_t now_ms);
   // In the place of a pool that cannot be opened, until another attempt succeeds.
@@ -46,14 +47,14 @@ class HostedPool {
         condition_ == Condition::kServing || condition_ == Condition::kDraining || condition_ == Condition::kLeaving;
     return is_here && fenced_because_.empty() ? pool_.get() : nullptr;
   }
-  // Also when it is fenced: for what marud knows of it by itself, such as its lanes.
+  // Also when it is fenced: for marud's own knowledge of it, such as its lanes.
   Pool* known() const { return pool_.get(); }
   // A process said goodbye to its lane, or is gone.
   void lane_ended(uint32_t lane, bool said_goodbye);
   const std::string& fenced_because() const { return fenced_because_; }
-  // Of one that is unavailable. Returns false when it was said before.
+  // Of a pool that is unavailable. Returns false when that was said before.
   bool set_unavailable(const PoolSpec& tried, const Error& why);
-  bool may_become_available() const;  // without anybody changing the configuration, or what a device holds
+  bool may_become_available() const;  // without a change of the configuration, or of a device's content
   // Why it is fenced or unavailable; empty: it is neither.
   const std::string& reason() const {
     return condition_ == Condition::kUnavailable ? unavailable_because_ : fenced_because_;
@@ -64,7 +65,8 @@ class HostedPool {
   static Result<std::unique_ptr<HostedPool>> start_on(std::unique_ptr<Device> memory, const PoolRecord& record,
                                                       const PoolSpec& spec, const StateDirectory& state,
                                                       uint64_t now_ms);
-  // While waiting. Memory that somebody handed back, if it is the pool's: a look at the descriptors, and nothing else.
+  // While waiting. The memory that a client handed back, if it is the pool's: a look at the descriptors, and nothing
+  // else.
   Result<std::unique_ptr<Device>> recognise(HeldMemory held) const;
   const std::optional<PoolRecord>& record() const { return record_; }
 
@@ -86,17 +88,17 @@ class HostedPool {
   };
   Result<void> leave(uint64_t deadline_ms, bool fences);
   Leave& leaving() { return leave_; }
-  // Somebody stayed: as before leave(), with what to say of it.
+  // Some client stayed: as before leave(), with a text about it for the list.
   void stay(const std::string& why);
   const std::string& stays_because() const { return stays_because_; }
-  // Nobody uses it any more: what is not on its disk yet goes there, by a thread of its own, since that can take minutes.
-  // True once it is.
+  // No client uses it any more: a thread of its own writes the rest to the disk, since that can take minutes. True once
+  // all is there.
   bool is_written_out();
-  // Limits of its tenants are being written down. Two threads must not write one file, so it is there until that has ended, and
-  // with it whoever would bring another pool of its name.
+  // Limits of its tenants are being written down. Two threads must not write one file, so the pool is there until that
+  // has ended, and no other pool of its name can come.
   bool is_writing_limits() const;
-  // And then a thread closes the device, which gives memory back at the pace of the machine, and removes what the state
-  // directory has of the pool. True once that is done: the pool is gone.
+  // And then a thread closes the device, which gives memory back at the pace of the machine, and removes the pool's
+  // files from the state directory. True once that is done: the pool is gone.
   bool has_ended();
   bool is_gone() const { return condition_ == Condition::kGone; }
 
@@ -127,11 +129,12 @@ class HostedPool {
   void begin_end();
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   Result<void> begin_anew(uint64_t now_ms);
-  // What the service manager keeps: the memory of the control region, or all of it, and that of the pages.
+  // The names under which the service manager keeps memory: that of the control region, or all of it; and the memory of
+  // the pages.
   std::string stored_name() const { return "pool-" + name(); }
   std::string stored_pages_name() const { return "pages-" + name(); }
   void forget_stored() const;
-  // Of memory that somebody keeps when marud ends: who, and how long.
+  // The text about memory that outlives marud: its keeper, and how long.
   std::string future_text(bool is_held) const;
 
   PoolSpec spec_;
@@ -145,7 +148,7 @@ class HostedPool {
   Leave leave_;
   std::string stays_because_;
   bool is_stored_ = false;             // the service manager has the memory
-  Result<void> written_;               // what came of writing it out
+  Result<void> written_;               // the result of writing it out
   std::future<Result<void>> writing_;  // reads pool_, and so ends before it
   struct Ended {
     std::string device;

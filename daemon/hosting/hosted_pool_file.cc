@@ -40,14 +40,14 @@ bool is_locked(const std::string& path) {
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
+  whole.l_len = off_t(format::kLaneLocks);  // without the bytes of clients' locks
   return ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 
 // Whether both are there, or neither.
 Result<bool> are_there(const PoolSpec& spec) {
   struct stat control = {}, pages = {};
-  // What is there and cannot be looked at is told by whoever opens it.
+  // The caller that opens a file tells why it cannot be looked at.
   const bool has_control = ::lstat(spec.control_path.c_str(), &control) == 0 || errno != ENOENT;
   const bool has_pages = ::lstat(spec.path.c_str(), &pages) == 0 || errno != ENOENT;
   const bool is_one = control.st_ino != 0 && control.st_ino == pages.st_ino && control.st_dev == pages.st_dev;
@@ -172,7 +172,7 @@ Result<bool> wait_for_both(const PoolSpec& spec) {
   return there;
 }
 
-// Both files, opened and locked. What was created goes again unless the pool is formatted.
+// Both files, opened and locked. Created files go again unless the pool is formatted.
 Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
   const auto there = wait_for_both(spec);
   if (!there) return tl::unexpected(there.error());
@@ -222,7 +222,7 @@ Result<void> HostedPool::start_file(uint64_t now_ms) {
   PoolRecord record = {name(), {}, pool_->device().identity(), current_boot_id()};
   record.file_path = path;
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
-  // The pool itself says what it is; without the record another one in its place is taken for it.
+  // The pool itself says which it is; without the record another one in its place is taken for it.
   if (auto saved = state_.save(record); !saved) log_warning("pool \"{}\": {}", name(), saved.error().text());
   return {};
 }

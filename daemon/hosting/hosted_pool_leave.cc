@@ -46,7 +46,7 @@ Result<void> HostedPool::cancel(uint64_t now_ms) {
   return {};
 }
 
-// One that waits for its memory has no clients, and so is gone at once.
+// A pool that waits for its memory has no clients, and so is gone at once.
 Result<void> HostedPool::leave(uint64_t deadline_ms, bool fences) {
   leave_ = {deadline_ms, fences, false,
             condition_ == Condition::kDraining || (condition_ == Condition::kLeaving && leave_.was_draining)};
@@ -63,7 +63,7 @@ void HostedPool::stay(const std::string& why) {
   log_warning("pool \"{}\" is not removed: {} (marudctl device remove {} --fence ends them)", name(), why, name());
 }
 
-// What is much by now is written out on a thread, so that closing, which writes out what has changed since, is short.
+// A large part is written out on a thread, so that closing, which writes out the changes since, is short.
 bool HostedPool::is_written_out() {
   if (!serving() || pool_->device().kind() != "file" || spec_.pool.sharing.is_shared || !written_) return true;
   if (!writing_.valid()) {
@@ -79,13 +79,13 @@ bool HostedPool::is_written_out() {
 }
 
 bool HostedPool::is_writing_limits() const {
-  // One that was fenced gets no turns: nobody takes what was written, and what waits behind it is not begun.
+  // A fenced pool gets no turns: no turn takes a written limit, and the limits that wait behind it are not begun.
   return pool_ && (serving() ? pool_->is_writing_limits() : pool_->has_limits_writer());
 }
 
 void HostedPool::close() {
   if (!serving()) return;
-  // The kernel tells of what it could not write once.
+  // The kernel reports once that it could not write something.
   const auto closed = written_ ? pool_->close() : written_;
   if (!closed) log_error("pool \"{}\" is not left in order: {}", name(), closed.error().text());
 }
@@ -98,7 +98,7 @@ void HostedPool::begin_end() {
                name = name(), is_memory = spec_.backend == Backend::kMemory]() mutable {
     Ended ended;
     ended.device = device;
-    // The kernel tells of what it could not write once.
+    // The kernel reports once that it could not write something.
     if (is_serving) ended.closed = written ? pool->close() : written;
     pool.reset();
     if (is_memory) state.remove(name);

@@ -20,7 +20,7 @@ namespace {
 // For a thread that was told to end, at the end of marud. It may stand still at a disk that does not answer.
 constexpr std::chrono::seconds kPatience(5);
 
-// Before any of them is opened: the next marud goes on with what this one could not end.
+// Before any of them is opened: the next marud goes on with the rest.
 Result<void> write_down(const StateDirectory& state, const std::vector<std::string>& names, const std::string& text) {
   for (const std::string& name : names)
     if (auto saved = state.save_added(name, text); !saved)
@@ -39,7 +39,7 @@ struct PoolOpenings::Work {
   std::promise<void> over;  // after is_done
   std::thread thread;
 
-  // An exception would end marud, and with it what other pools hold in memory.
+  // An exception would end marud, and with it the content of other pools in memory.
   void run(const StateDirectory& state) {
     try {
       open_all(state);

@@ -1,9 +1,10 @@
-// Pools that are opened while marud serves others. To look through a device, clear it, format it or verify what is on it takes
-// minutes for a large one, so a thread does that: the same as marud does at its start, with a pool that nobody else knows yet.
-// The pool and its device are that thread's until it has ended, and the deciding thread's from then on. What describes pools
-// that are added is written down before that, by a thread that nobody waits for (aside.h).
+// Pools that are opened while marud serves others. To look through a device, clear it, format it or verify its blocks
+// takes minutes for a large one, so a thread does that: the same as marud does at its start, with a pool that no client
+// knows yet. The pool and its device are that thread's until it has ended, and the deciding thread's from then on. The
+// description of added pools is written down before that, by a thread that marud does not wait for (aside.h).
 //
-// If marud dies here: the device is as after a marud that died at its start (docs/format.md, "Format"; hosted_pool_device.cc).
+// If marud dies here: the device is as after a marud that died at its start (docs/format.md, "Format";
+// dax_judgement.h).
 #pragma once
 
 #include "daemon/hosting/added_pools.h"
@@ -20,13 +21,13 @@ class PoolOpenings {
  public:
   // Pools of one request, one after the other up to the first that cannot be opened.
   struct Opening {
-    uint64_t ticket = 0;  // who waits for it; 0: nobody
+    uint64_t ticket = 0;  // of the request that waits; 0: none
     std::string who;      // for the log
     std::vector<PoolSpec> specs;
-    std::string added_as = {};   // what describes them, which is written down first; empty: it stands elsewhere
+    std::string added_as = {};   // their description, which is written down first; empty: it stands elsewhere
     bool begins_anew = false;    // they take the places of pools that waited for their memory
     bool tries_again = false;    // they take the places of pools that were unavailable
-    bool is_configured = false;  // they are new in the configuration: one that cannot be opened is unavailable
+    bool is_configured = false;  // they are new in the configuration: a pool that cannot be opened is unavailable
     // Or the one pool takes the place of one that waited for this memory of its own:
     std::unique_ptr<Device> memory = {};
     std::optional<PoolRecord> record = {};
@@ -43,8 +44,8 @@ class PoolOpenings {
   void begin(Opening opening, const StateDirectory& state);
   // Those that are done. And those that are written down by now are begun.
   std::vector<Opening> take_ended(const StateDirectory& state);
-  // All of them; what can be ended early ends with ECANCELED. For the end of marud: waits a few seconds at most, and what lasts
-  // longer (a disk that does not answer) is left where it is, as if marud had died there.
+  // All of them; an early end of the work is ECANCELED. For the end of marud: waits a few seconds at most. Work that
+  // lasts longer (a disk that does not answer) is left where it is, as if marud had died there.
   std::vector<Opening> end();
 
   // The pool of this name that is being opened, or nothing.

@@ -22,7 +22,7 @@ Result<Left> read_host_record(Device &device, const DeviceLabel &label, uint64_t
   uint64_t boot[2] = {};
   current_boot_words(boot);
   const format::HostRecord &host = region.host(0);
-  const Left left = {host.clean.load_relaxed() == 1,  // nobody writes: the device is locked
+  const Left left = {host.clean.load_relaxed() == 1,  // no process writes: the device is locked
                      host.boot_id_lo.load_relaxed() == boot[0] && host.boot_id_hi.load_relaxed() == boot[1]};
   if (device.is_lost()) return failure(EIO, "read the control region on " + device.name() + " (a memory error)");
   return left;

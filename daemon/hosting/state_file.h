@@ -1,6 +1,7 @@
-// What marud remembers of a pool across its own end: of a memory pool, how to know its memory again when a client or the
-// service manager hands it back; of one on a device or in a file, which pool it was; of any pool, the limits of tenants that
-// were set at run time, and how it is described if it was added at run time. One small file for each, replaced as a whole.
+// The records of marud about a pool across its own end. Of a memory pool: how to know its memory again when a client or
+// the service manager hands it back. Of a pool on a device or in a file: which pool it was. Of any pool: the limits of
+// tenants that were set at run time, and its description if it was added at run time. One small file for each, replaced
+// as a whole.
 #pragma once
 
 #include "daemon/base/uuid.h"
@@ -30,7 +31,7 @@ struct PoolRecord {
   std::string dax_name = {};        // "dax0.0", as the kernel called it; empty: it is in memory or in a file
   std::string dax_pages_name = {};  // of a split pool: the device of its pages, dax_name has the control region
   bool is_volatile = false;         // the device's content does not outlive power
-  bool is_being_cleared = false;    // what it held is given up, and it is not all zeros yet
+  bool is_being_cleared = false;    // its old content is given up, and it is not all zeros yet
   bool is_being_formatted = false;  // under this uuid: nothing of it may be there, or all
   // Of a memory pool in two pieces its pages; `device` is its control region, with the bytes of both.
   std::optional<DeviceIdentity> pages = {};
@@ -43,16 +44,16 @@ class StateDirectory {
  public:
   explicit StateDirectory(std::string path) : path_(std::move(path)) {}
 
-  // Errors: EPERM this marud is root's and the folder another user's, whose marud could not read the files that it would find.
+  // Errors: EPERM this marud is root's and the folder another user's, whose marud could not read the files in it.
   Result<void> check_owner() const;
   // Keeps other maruds out as long as this object or a copy of it lives: another one would take our records for those of a
   // marud that ended. Once is enough, more does no harm.
   Result<void> hold() const;
-  // Nothing when there is no record. Errors: EBADMSG the file is not one that marud wrote.
+  // Nothing when there is no record. Errors: EBADMSG marud did not write the file.
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;
-  // The records of all pools on DAX devices but this one, also of pools that nobody configures any more. Those that cannot be
-  // read are left out.
+  // The records of all pools on DAX devices but this one, also of pools that are in no configuration any more.
+  // Unreadable ones are left out.
   std::vector<PoolRecord> others_on_dax(const std::string& pool) const;
   void remove(const std::string& pool) const;
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }  // of the record
@@ -68,8 +69,8 @@ class StateDirectory {
   Result<void> save_added(const std::string& pool, const std::string& toml) const;
   Result<void> forget_added(const std::string& pool) const;
 
-  // What was set at run time for the tenants of a pool, in a file of its own: it stays when the pool's memory does not. Empty
-  // when there is none. Errors: EBADMSG the file is not one that marud wrote.
+  // The limits of run time for the tenants of a pool, in a file of their own: it stays when the pool's memory does not.
+  // Empty when there is none. Errors: EBADMSG marud did not write the file.
   Result<TenantSettings> load_tenants(const std::string& pool) const;
   Result<void> save_tenants(const std::string& pool, const TenantSettings& at_run_time) const;
 

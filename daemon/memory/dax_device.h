@@ -1,8 +1,8 @@
 // A pool on a DAX device: memory behind a character device, to be mapped in multiples of its alignment and never read, written
 // or truncated. One device holds one pool.
 //
-// The device is locked through a descriptor that clients never get. What it holds is looked at before anything is written; who
-// opens it decides what becomes of it.
+// The device is locked through a descriptor that clients never get. Its content is looked at before anything is written; the
+// caller that opens it decides its fate.
 #pragma once
 
 #include "daemon/memory/dax_sysfs.h"
@@ -18,8 +18,8 @@ namespace maru::daemon {
 
 class DaxDevice final : public Device {
  public:
-  // Opens and locks the device; changes nothing on it. `alignment_wanted`: what the configuration says, 0 any. Errors: EBUSY
-  // another marud has it, EACCES, EINVAL its mode, size or alignment is not what a pool needs.
+  // Opens and locks the device; changes nothing on it. `alignment_wanted`: of the configuration, 0 any. Errors: EBUSY
+  // another marud has it, EACCES, EINVAL a pool needs another mode, size or alignment.
   static Result<std::unique_ptr<DaxDevice>> open(const DaxDescription& found, uint64_t alignment_wanted,
                                                  const DaxRules& rules);
 
@@ -39,8 +39,8 @@ class DaxDevice final : public Device {
 // When find_dax_devices() may return devices that begin blank.
 enum class BlankDevices : uint8_t {
   kElse,          // when none holds a pool that may be meant
-  kFirst,         // whatever others hold: of a command that formats
-  kIfAllAreRead,  // as kElse, if every device that the wish means could be read: one that could not may hold the pool
+  kFirst,         // whatever other devices hold: for a command that formats
+  kIfAllAreRead,  // as kElse, if every device that the wish means could be read: an unread one may hold the pool
   kNever,  // the pool is somewhere, and no other may take its place because its device is not to be seen just now
 };
 
@@ -49,7 +49,7 @@ struct OtherPool {
   Uuid uuid = {};
   std::string name;
 };
-// The one that has this uuid; null: none.
+// The pool that has this uuid; null: none.
 const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others);
 
 // The devices that `wish` may mean, best first:
@@ -58,11 +58,11 @@ const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others
 //   "node:N"         of the devices on NUMA node N the one that holds the pool `known`; without `known` the only one that holds
 //                    a pool; else those that begin blank
 //   "cxl:free"       the same, of the devices of CXL memory
-// `holds`: what the device must hold, its control region (kPool) or its pages (kData). `claimed_by`: whose formatting that was
-// cut off (DeviceLabel::claimed_by) leaves a device that is as good as the pool whose uuid it has, and before those that begin
-// blank; as is one that was being cleared, and pages that were being labelled. `others`: what one of these has is not chosen,
-// nor a formatting for it that was cut off; a path or a uuid finds it nevertheless. Looks at labels and changes nothing.
-// Errors: ENOENT, with what was found on each device, or why it could not be read; ENOTUNIQ.
+// `holds`: the piece that the device must hold, the control region (kPool) or the pages (kData). `claimed_by`: a formatting of
+// this machine (DeviceLabel::claimed_by) that was cut off leaves a device that is as good as the pool whose uuid it has, and
+// comes before those that begin blank. So is a device that was being cleared, and pages that were being labelled. `others`: a
+// device of one of these pools is not chosen, nor a formatting for it that was cut off; a path or a uuid finds it nevertheless.
+// Looks at labels and changes nothing. Errors: ENOENT, with the finding on each device, or why it could not be read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
                                                      std::optional<uint32_t> claimed_by = std::nullopt,
@@ -74,7 +74,7 @@ bool may_mean(const std::string& wish, const DaxDescription& device, const Uuid&
 // The uuid of a "uuid:UUID".
 std::optional<Uuid> uuid_in(const std::string& wish);
 
-// What is wrong with the form of such a wish, or nothing.
+// The mistake in the form of such a wish, or nothing.
 std::optional<std::string> check_dax_wish(const std::string& wish);
 
 }  // namespace maru::daemon

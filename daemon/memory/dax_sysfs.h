@@ -1,5 +1,5 @@
-// DAX devices as the kernel lists them in sysfs: what marud must know of one before it opens it. Only read here; a device's
-// mode and size are changed by whoever provisions it.
+// DAX devices as the kernel lists them in sysfs: the facts that marud needs before it opens one. Only read here;
+// marud-provision and administrators change a device's mode and size.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -38,12 +38,12 @@ struct DaxDescription {
   std::string text() const;  // "/dev/dax0.0 (126 GiB, alignment 2 MiB, NUMA node 1, devdax, volatile, CXL)"
 };
 
-// Every device on the kernel's dax bus, by name. One whose attributes cannot be read is left out. Empty where the kernel has no
-// such bus.
+// Every device on the kernel's dax bus, by name. A device with unreadable attributes is left out. Empty where the
+// kernel has no such bus.
 std::vector<DaxDescription> list_dax_devices(const DaxRules& rules);
 
-// The device behind a path, which may be a link. Errors, each with what was found and expected: ENOENT, ENODEV it is no DAX
-// device, EACCES, EIO sysfs does not say what must be known.
+// The device behind a path, which may be a link. Errors, each with the found value and the expected one: ENOENT, ENODEV
+// it is no DAX device, EACCES, EIO sysfs lacks a needed attribute.
 Result<DaxDescription> describe_dax_device(const std::string& path, const DaxRules& rules);
 
 }  // namespace maru::daemon

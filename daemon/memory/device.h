@@ -1,11 +1,11 @@
-// The memory of a pool and the descriptor that clients map it through. What kind of memory it is (memfd, file, later a
-// DAX device through libdaxctl) is known under daemon/memory/ only.
+// The memory of a pool and the descriptor that clients map it through. Only daemon/memory/ knows which kind of memory
+// it is: memfd, file, DAX device.
 //
-// marud maps the control region and never the pages. The mapping is under a guard: a file can be truncated by whoever may
-// write it, and a huge page may be missing at first touch; both arrive as SIGBUS. The guard then puts zeroed private memory
-// in the place of the whole mapping and marks the device as lost. Code that was reading goes on with zeros, which is no
-// worse than any other content a client could have written, and the caller asks is_lost() after each call into the pool
-// and fences the pool. Nothing is unwound, so no destructor is skipped.
+// marud maps the control region and never the pages. The mapping is under a guard: any process that may write a file
+// can truncate it, and a huge page may be missing at first touch; both arrive as SIGBUS. The guard then puts zeroed
+// private memory in the place of the whole mapping and marks the device as lost. Code that was reading goes on with
+// zeros, which is no worse than any other content a client could have written. The caller asks is_lost() after each
+// call into the pool and fences the pool. Nothing is unwound, so no destructor is skipped.
 #pragma once
 
 #include "daemon/memory/fault_guard.h"
@@ -25,7 +25,7 @@ namespace maru::daemon {
 
 inline constexpr std::string_view kMapSyncGranted = "granted";
 
-// What says that two descriptors are the same memory, for the state file.
+// The identity of memory, for the state file: two descriptors with the same one are the same memory.
 struct DeviceIdentity {
   uint64_t device = 0;  // st_dev
   uint64_t inode = 0;   // st_ino
@@ -57,11 +57,11 @@ class Device {
   uint64_t pages_offset() const { return pages_offset_; }
   uint64_t pages_room() const { return pages_room_; }
   uint64_t control_room() const { return is_split() ? control_room_ : bytes(); }
-  // The pool is about to be formatted with this uuid, for one host or for several: what stands beside the pages says so.
+  // The pool is about to be formatted with this uuid, for one host or for several: the label beside the pages says so.
   virtual Result<void> label_pages(const uint8_t (&)[16], bool /*is_shared*/) { return {}; }
 
-  // Whether what clients write is durable once it left the processor's caches: kMapSyncGranted, or why not; empty where nobody
-  // asked.
+  // Whether writes of clients are durable once they left the processor's caches: kMapSyncGranted, or why not; empty
+  // where marud did not ask.
   const std::string& map_sync() const { return map_sync_; }
   bool advises_huge() const { return advise_huge_; }
   // Why other programs may take the room that pages of this device still need; empty: the device has room for all pages. A
@@ -80,9 +80,10 @@ class Device {
   // Takes memory for its first `bytes` bytes now, so that the control region cannot find the device full later. Changes none
   // of them. Errors: ENOSPC and those of fallocate, with advice.
   virtual Result<void> allocate(uint64_t) { return {}; }
-  // The pool was formatted: what was made for it stays when the device is closed.
+  // The pool was formatted: files made for it stay when the device is closed.
   virtual void keep() {}
-  // What the kernel has of it in its cache of files alone goes to the disk. Blocks for as long as that takes; any thread.
+  // Data that the kernel has in its cache of files alone goes to the disk. Blocks for as long as that takes; any
+  // thread.
   virtual Result<void> write_out() const { return {}; }
   // The same at once for these bytes of control().
   Result<void> write_out_control(const void* begin, size_t bytes) const;
@@ -101,7 +102,7 @@ class Device {
 
   // The memory behind the control mapping went away. The pool must be fenced.
   bool is_lost() const { return guard_.has_fired(); }
-  // What memory errors took away of the control mapping: reads there give zeros. The pool must be fenced.
+  // The parts of the control mapping that memory errors took away: reads there give zeros. The pool must be fenced.
   std::vector<BadMemory> bad_control_memory() const { return guard_.bad_memory(); }
 
  protected:

@@ -1,5 +1,5 @@
-// What lies on a device, found out before anything is written to it; and clearing it, so that no client ever sees what others
-// left there.
+// The content of a device, found out before anything is written to it; and clearing it, so that no client ever sees the
+// data of others.
 //
 // Devices cannot be read but only mapped. A mapping is looked at under a guard, a window at a time, by a few threads.
 #pragma once
@@ -36,17 +36,17 @@ struct DeviceLabel {
     kNothing,  // zeros, as far as a label reaches: it may be blank
     kPool,     // a control region that this version can use
     kData,     // the pages of a split pool
-    kClaimed,  // somebody formats it at this moment, or died over it (libmaru/shm/region/format_claim.h)
-    kGivenUp,  // somebody clears it at this moment, or died over it
+    kClaimed,  // a marud formats it at this moment, or died over it (libmaru/shm/region/format_claim.h)
+    kGivenUp,  // a marud clears it at this moment, or died over it
     kDamaged,  // begins as a control region does, and is none that can be used
     kForeign,  // something else
   };
   Kind kind = Kind::kNothing;
   std::string found;  // for people: "a pool of marud, uuid ..., 64 GiB in pages of 2 MiB", "an ext4 file system"
-  // kPool, kData; kClaimed: for which the pages are labelled, zeros before there is one; kGivenUp: of what is cleared
+  // kPool, kData; kClaimed: of the pages' label, zeros before there is one; kGivenUp: of the pool that is cleared
   Uuid uuid = {};
   format::Header header = {};   // kPool
-  format::DataLabel data = {};  // kData; else whatever lies in its place
+  format::DataLabel data = {};  // kData; else the bytes in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
   bool is_of_pages = false;     // kGivenUp: of a split pool
   // kPool, kData, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
@@ -66,10 +66,9 @@ using Progress = std::function<bool(uint64_t done_bytes, uint64_t of_bytes)>;
 // Where the first byte that is not zero lies, of all; nothing when there is none. EHWPOISON: some of it cannot be read.
 Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Progress& progress);
 
-// That what lies there is given up: says so at its beginning, for clear_content(). `uuid`, `is_shared`:
-// shm::begin_clearing().
+// Gives the content up: says so at its beginning, for clear_content(). `uuid`, `is_shared`: shm::begin_clearing().
 Result<void> give_up_content(const DeviceBytes& device, bool is_of_pages, const Uuid& uuid, bool is_shared = false);
-// Makes all of what was given up zero, and flushes that; the mark last: what is cleared half-way is known by it.
+// Makes all given-up content zero, and flushes that; the mark last: a half-cleared device is known by it.
 Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
 
 // Whether these pages are labelled for a pool of this uuid in part, as a death while that was done leaves them.

@@ -15,7 +15,7 @@ class FileDevice final : public Device {
  public:
   enum class Content : uint8_t {
     kBlank,  // created now, or its first page is all zeros: may be formatted
-    kPool,   // begins as a control region does: may be adopted; of pages: it is not blank, label() says what it holds
+    kPool,   // begins as a control region does: may be adopted; of pages: it is not blank, label() has its content
   };
   enum class Part : uint8_t { kWhole, kControl, kPages };  // of the pool, in this file
 
@@ -25,7 +25,7 @@ class FileDevice final : public Device {
   // until share(). 0: for one marud.
   static Result<std::unique_ptr<FileDevice>> open(const std::string& path, uint64_t bytes, uint32_t machine = 0,
                                                   Part part = Part::kWhole);
-  // What the size of such a file is a multiple of, there or not yet: its file system says so.
+  // The unit of the size of such a file, there or not yet: its file system says so.
   static Result<uint64_t> unit_of(const std::string& path);
   // A file that was created and not kept is removed.
   ~FileDevice() override;
@@ -37,7 +37,7 @@ class FileDevice final : public Device {
   // Takes room for the whole file, if that is wanted and the file system can; unreserved_because() says why the file lacks room
   // afterwards. Error ENOSPC: a file that is to be formatted. Blocks for as long as the file system likes.
   Result<void> reserve(bool is_wanted, const Progress& progress = {});
-  // Whether the file system has room now for what the file lacks; ENOSPC.
+  // Whether the file system has room now for the missing part of the file; ENOSPC.
   Result<void> expect_room() const;
   void keep() override { created_path_.clear(); }
   void share() override;

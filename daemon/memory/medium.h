@@ -1,4 +1,4 @@
-// What the memory of a pool is made of.
+// The kind of memory that a pool lies in.
 #pragma once
 
 #include "daemon/memory/device.h"

@@ -1,11 +1,12 @@
-// A pool in ordinary memory: two memfds that nobody can shrink or grow, the control region in one and the pages in the other,
-// so that clients which only read get a descriptor with which they cannot write pages. They live as long as somebody holds a
-// descriptor of them or maps them, so they outlive marud when clients are attached or a service manager stores the
-// descriptors. A pool that an earlier marud made is in one memfd, and is adopted as it is.
+// A pool in ordinary memory: two memfds that no process can shrink or grow, the control region in one and the pages in
+// the other, so that clients which only read get a descriptor with which they cannot write pages. They live as long as
+// any process holds a descriptor of them or maps them, so they outlive marud when clients are attached or a service
+// manager stores the descriptors. A pool that an earlier marud made is in one memfd, and is adopted as it is.
 //
-// Ordinary memory has its NUMA policy in the file, which whoever touches a page follows. Huge pages have none there: the kernel
-// follows that of the mapping through which a page is touched first, and clients know nothing of it. So huge pages on named
-// nodes are all taken when the memory is made, through a mapping that has the policy.
+// Ordinary memory has its NUMA policy in the file, and each process that touches a page follows it. Huge pages have
+// none there: the kernel follows the policy of the mapping through which a page is touched first, and clients know
+// nothing of it. So huge pages on named nodes are all taken when the memory is made, through a mapping that has the
+// policy.
 #pragma once
 
 #include "daemon/memory/device.h"
@@ -35,7 +36,7 @@ struct NumaPlacement {
   std::string text() const;  // "NUMA nodes 0, 1"
 };
 
-// What somebody held of a pool while there was no marud.
+// The memory of a pool that another process held while there was no marud.
 struct HeldMemory {
   FileDescriptor main;   // the control region; of a pool in one memfd everything
   FileDescriptor pages;  // not of a pool in one memfd
@@ -46,7 +47,7 @@ struct HeldMemory {
 
 class MemoryDevice final : public Device {
  public:
-  // How many of so many bytes are for the control region, in whole units: those of the OS, or huge ones.
+  // The share of the control region in so many bytes, in whole units: pages of the OS, or huge ones.
   using Division = std::function<Result<uint64_t>(uint64_t bytes, uint64_t unit)>;
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted. Huge pages on named
   // nodes are taken at once, by several threads, which blocks for about a tenth of a second per GiB; `progress` is told of it
@@ -56,9 +57,9 @@ class MemoryDevice final : public Device {
                                                       const NumaPlacement& placement, const Division& division,
                                                       const Progress& progress = {});
 
-  // Memfds that somebody else held for us; the pages perhaps to read only. Refuses whatever is not sealed memory of exactly
-  // this identity. Never blocks on a hostile descriptor: the seals are asked for first, and only memory of the kernel's own
-  // has any. `expected`: with the bytes of both; `expected_pages`: none of a pool in one memfd.
+  // Memfds that another process held for us; the pages perhaps to read only. Refuses everything but sealed memory of
+  // exactly this identity. Never blocks on a hostile descriptor: the seals are asked for first, and only memory of the
+  // kernel's own has any. `expected`: with the bytes of both; `expected_pages`: none of a pool in one memfd.
   static Result<std::unique_ptr<Device>> adopt(HeldMemory held, const DeviceIdentity& expected,
                                                const std::optional<DeviceIdentity>& expected_pages);
 

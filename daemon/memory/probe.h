@@ -10,8 +10,8 @@
 
 namespace maru::daemon {
 
-// Reads every cache line of [offset, offset + bytes) through a mapping of its own. What is bad comes back with offsets from the
-// start of the device. Errors: those of mmap; EIO the device has lost that memory altogether.
+// Reads every cache line of [offset, offset + bytes) through a mapping of its own. Bad memory comes back with offsets
+// from the start of the device. Errors: those of mmap; EIO the device has lost that memory altogether.
 Result<std::vector<BadMemory>> probe_memory(const Device& device, uint64_t offset, uint64_t bytes);
 
 // Has `read` copy the words of [offset, offset + bytes). `offset` is a multiple of 8; the last word may reach beyond the end.

@@ -1,7 +1,7 @@
 // A pool on two devices, or in two files: the control region in one, the pages in the other. Clients that only read get a
 // descriptor of the pages with which the kernel lets them read, and nothing else.
 //
-// What has the pages begins with a label that names the pool (maru/format/data_label.h).
+// The device with the pages begins with a label that names the pool (maru/format/data_label.h).
 #pragma once
 
 #include "daemon/memory/device.h"

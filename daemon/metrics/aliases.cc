@@ -1,5 +1,5 @@
-// Names of other projects for what marud counts, where the meaning is the same, so that dashboards and scripts for those work.
-// What marud does not have (copies between devices, a second tier) has no alias.
+// Names of other projects for marud's numbers, where the meaning is the same, so that their dashboards and scripts
+// work. Numbers that marud does not have (copies between devices, a second tier) have no alias.
 #include "daemon/metrics/families.h"
 
 namespace maru::daemon::metrics {

@@ -1,4 +1,4 @@
-// What the families of text.cc and aliases.cc are computed from.
+// The numbers from which text.cc and aliases.cc compute their families.
 #pragma once
 
 #include "daemon/metrics/text.h"
@@ -13,7 +13,7 @@ namespace maru::daemon::metrics {
 // The same values under the names that other projects' dashboards ask for. aliases.cc
 void write_aliases(TextWriter& out, const Snapshot& snapshot);
 
-// What users have, and what they were refused. users.cc
+// The uses of users, and the requests that were refused them. users.cc
 void write_users(TextWriter& out, const Snapshot& snapshot);
 
 template <typename F>

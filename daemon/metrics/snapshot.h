@@ -1,4 +1,4 @@
-// What marud knows at one moment that is worth a graph: numbers alone, taken by the deciding thread and turned into text by
+// The facts at one moment that are worth a graph: numbers alone, taken by the deciding thread and turned into text by
 // another one.
 #pragma once
 
@@ -20,7 +20,7 @@ inline constexpr size_t kHostStates = 3;  // live, suspect, dead
 // Tenants that have a line of their own: those that use most. The others are summed up.
 inline constexpr size_t kTenantsShown = 1000;
 
-// What is in the pages of a pool, counted in steps of any size.
+// The pages of a pool by their content, counted in steps of any size.
 struct PageCensus {
   std::array<uint64_t, 16> states = {};  // by page state
   uint64_t block_bytes = 0;
@@ -66,7 +66,7 @@ struct PoolSnapshot {
   uint64_t tenant_place_refusals = 0;  // stores
 };
 
-// What is refused because of who asks.
+// Requests that are refused because of the asker.
 enum class Refusal : uint8_t { kAttach, kWrite, kAdministrate, kConnections, kRegions, kBytes, kPins };
 inline constexpr size_t kRefusals = 7;
 

@@ -20,7 +20,7 @@ static_assert(std::size(kReasonNames) == kEvictReasons);
 constexpr const char* kHostStateNames[] = {"live", "suspect", "dead"};
 static_assert(std::size(kHostStateNames) == kHostStates);
 
-// What a counter of all clients is called.
+// The name of a counter of all clients.
 struct CounterFamily {
   const char* name;
   const char* help;

@@ -1,6 +1,6 @@
-// Tenants kept apart: the one that uses the largest part of its limit gives first, and of its blocks the least recently used.
-// A tenant without a limit is measured against the whole pool, so that without any limits the one that uses most gives first.
-// Blocks that count for no tenant use nothing and go last.
+// Tenants kept apart: the tenant that uses the largest part of its limit gives first, and of its blocks the least
+// recently used. A tenant without a limit is measured against the whole pool, so that without any limits the largest
+// user gives first. Blocks that count for no tenant use nothing and go last.
 #include "daemon/policy/built_in.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What is loaded runs as marud, so folder and file must be root's alone. Both are opened first, asked second, and loaded
-// through the descriptor: nobody can exchange them in between.
+// A loaded object runs as marud, so folder and file must be root's alone. Both are opened first, asked second, and
+// loaded through the descriptor: no process can exchange them in between.
 #include "daemon/policy/loaded_policy.h"
 
 #include "libmaru/base/file_descriptor.h"

@@ -1,4 +1,4 @@
-// The options of one policy, from text. The first thing that is wrong is kept, and told by finish().
+// The options of one policy, from text. The first mistake is kept, and finish() reports it.
 #pragma once
 
 #include "daemon/policy/policies.h"
@@ -21,9 +21,10 @@ class OptionReader {
   uint64_t whole_number(std::string_view name, uint64_t fallback, uint64_t min, uint64_t max);
   bool flag(std::string_view name, bool fallback);
 
-  // After all options were asked for: EINVAL for a wrong value, an option that nobody asked for, or one given twice.
+  // After all options were asked for: EINVAL for a wrong value, an option that the policy did not ask for, or one given
+  // twice.
   Result<void> finish();
-  // EINVAL with what is wrong, unless something was wrong before.
+  // EINVAL with this mistake, unless there was one before.
   void complain(std::string problem);
 
  private:

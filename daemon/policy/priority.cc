@@ -1,4 +1,4 @@
-// The user's priority first, then what the block holds, then the last use. One queue for each pair of the first two.
+// The user's priority first, then the kind of content, then the last use. One queue for each pair of the first two.
 //
 // word: used since it was stored.
 #include "daemon/policy/built_in.h"

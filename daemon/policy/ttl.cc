@@ -1,6 +1,6 @@
-// What expires first goes first, to the second, since it would not be here long anyway; within a second the least recently
-// used. Blocks that never expire come after all others. One queue for each second, so that a use moves a block to the warm
-// end of its own.
+// The block that expires first goes first, to the second, since it would not be here long anyway; within a second the
+// least recently used. Blocks that never expire come after all others. One queue for each second, so that a use moves a
+// block to the warm end of its own.
 #include "daemon/policy/built_in.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Answers that come in a later turn. A part that cannot answer at once gives a ticket for the answer; the table of the pool's
-// administration (inspect/) keeps what came until the asker fetches it.
+// administration (inspect/) keeps each answer until the asker fetches it.
 //
 //   (1) A ticket is above 0, and no other of this pool has its number.
 //   (2) A ticket is pending until its answer is given or it is dropped; the answer is fetched once.
@@ -23,14 +23,14 @@ struct Pending {
   std::optional<T> now;
   uint64_t ticket = 0;
 
-  Pending(T answer) : now(std::move(answer)) {}  // NOLINT: an answer is one that needs no turn
+  Pending(T answer) : now(std::move(answer)) {}  // NOLINT: an answer is a Pending that needs no turn
   static Pending later(uint64_t ticket) { return Pending(ticket); }
 
  private:
   explicit Pending(uint64_t of) : ticket(of) {}
 };
 
-// What a part has done for a ticket.
+// The answer of a part for a ticket.
 template <typename T>
 struct Answered {
   uint64_t ticket;

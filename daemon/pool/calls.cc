@@ -15,14 +15,14 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
   const auto begun = came ? *came : std::chrono::steady_clock::now();
   std::string lost_because;
   if (state_->core.region.is_shared()) {
-    if (state_->slot.is_lost())
-      lost_because = state_->slot.lost_because();
+    if (state_->hosts.slot.is_lost())
+      lost_because = state_->hosts.slot.lost_because();
     else
-      state_->hosts.look_at_regions();
+      state_->hosts.others.look_at_regions();
   }
   const uint64_t round = ret_ticket ? std::exchange(*ret_ticket, 0) : 0;
   Pending<RentResult> answer =
-      state_->renting.rent(lane, request, limits, request_id, round, ret_ticket != nullptr, lost_because);
+      state_->memory.renting.rent(lane, request, limits, request_id, round, ret_ticket != nullptr, lost_because);
   state_->regions.show_frees();
   if (!answer.now) {
     *ret_ticket = answer.ticket;
@@ -33,17 +33,17 @@ RentResult Pool::rent(uint32_t lane, const wire::RentRequest& request, uint64_t 
   return *std::move(answer.now);
 }
 
-RentResult Pool::give_up_rent(uint32_t lane) { return state_->renting.give_up(lane); }
+RentResult Pool::give_up_rent(uint32_t lane) { return state_->memory.renting.give_up(lane); }
 
 DeleteTreeResult Pool::delete_tree(uint32_t lane, const wire::DeleteTreeRequest& request, uint64_t now_ms,
                                    uint64_t* ret_ticket) {
   state_->core.now_ms = now_ms;
-  Pending<DeleteTreeResult> answer = state_->deletions.begin(state_->lanes.id(lane), request);
+  Pending<DeleteTreeResult> answer = state_->removal.deletions.begin(state_->lanes.id(lane), request);
   *ret_ticket = answer.ticket;
   return answer.now.value_or(DeleteTreeResult());
 }
 
-std::vector<DeletedTree> Pool::take_deleted_trees() { return state_->deletions.take_deleted_trees(); }
+std::vector<DeletedTree> Pool::take_deleted_trees() { return state_->removal.deletions.take_deleted_trees(); }
 
 int Pool::grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->core.now_ms = now_ms;
@@ -61,42 +61,44 @@ void Pool::set_tenant_limits(const TenantSettings& at_run_time,
 nlohmann::json Pool::admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
                            uint64_t* ret_ticket) {
   state_->core.now_ms = now_ms;
-  return state_->administration.run(command, request, ret_ticket);
+  return state_->inspect.administration.run(command, request, ret_ticket);
 }
 
-bool Pool::may_rent(uint64_t ticket) const { return state_->renting.may_rent(ticket); }
+bool Pool::may_rent(uint64_t ticket) const { return state_->memory.renting.may_rent(ticket); }
 
 Result<void> Pool::set_policy(const std::string& name, const PolicyOptions& options, uint64_t now_ms, bool in_turns) {
   state_->core.now_ms = now_ms;
-  return state_->queues.set_policy(name, options, in_turns);
+  return state_->eviction.queues.set_policy(name, options, in_turns);
 }
 
 nlohmann::json Pool::when_ordered(nlohmann::json reply, uint64_t* ret_ticket) {
-  return state_->late.when_ordered(std::move(reply), ret_ticket);
+  return state_->inspect.late.when_ordered(std::move(reply), ret_ticket);
 }
 
-nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->late.answer(ret_ticket); }
+nlohmann::json Pool::late_policy(uint64_t* ret_ticket) { return state_->inspect.late.answer(ret_ticket); }
 
 nlohmann::json Pool::status_json(uint64_t) const {
   metrics::PageCensus census;
-  state_->status.take_census(census, kNever);
-  return state_->status.status(census);
+  state_->inspect.status.take_census(census, kNever);
+  return state_->inspect.status.status(census);
 }
-nlohmann::json Pool::status_json(const metrics::PageCensus& census) const { return state_->status.status(census); }
-nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->status.lane(lane); }
-nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->host_lists.lanes_elsewhere(from); }
+nlohmann::json Pool::status_json(const metrics::PageCensus& census) const {
+  return state_->inspect.status.status(census);
+}
+nlohmann::json Pool::lane_json(uint32_t lane, uint64_t) const { return state_->inspect.status.lane(lane); }
+nlohmann::json Pool::lanes_elsewhere(uint32_t from) const { return state_->inspect.host_lists.lanes_elsewhere(from); }
 bool Pool::is_shared() const { return state_->core.region.is_shared(); }
 
 int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why) {
   state_->core.now_ms = now_ms;
-  if (state_->lanes.is_live(lane)) return state_->bucket_room.make(request, ret_why);
+  if (state_->lanes.is_live(lane)) return state_->eviction.bucket_room.make(request, ret_why);
   *ret_why = "this lane is not in use";
   return ENOTCONN;
 }
 
 Result<FollowGrant> Pool::follow(uint64_t now_ms) {
   state_->core.now_ms = now_ms;
-  if (!state_->feed.is_there()) state_->recency.drain(kTouchesPerDrain);  // what was stored before is no news
+  if (!state_->feed.is_there()) state_->eviction.recency.drain(kTouchesPerDrain);  // what was stored before is no news
   return state_->feed.follow();
 }
 
@@ -106,39 +108,36 @@ std::optional<uint64_t> Pool::feed_turn_ms() const { return state_->feed.turn_ms
 
 void Pool::set_draining(bool draining, uint64_t now_ms) {
   if (now_ms != 0) state_->core.now_ms = now_ms;
-  state_->drain.set(draining);
+  state_->memory.drain.set(draining);
 }
 
-bool Pool::is_drained() const { return state_->drain.is_done(); }
-std::vector<TakenRegion> Pool::take_drained_regions() { return state_->drain.take_news(); }
-nlohmann::json Pool::drain_json() const { return state_->status.drain(); }
+bool Pool::is_drained() const { return state_->memory.drain.is_done(); }
+std::vector<TakenRegion> Pool::take_drained_regions() { return state_->memory.drain.take_news(); }
+nlohmann::json Pool::drain_json() const { return state_->inspect.status.drain(); }
 
 std::string Pool::bad_control_memory() const { return state_->core.bad_control_memory(); }
 
 std::string Pool::report_bad_page(uint64_t page, uint64_t now_ms) {
   state_->core.now_ms = now_ms;
-  return state_->poison.report_bad_page(page);
+  return state_->removal.poison.report_bad_page(page);
 }
 
-bool Pool::is_quiesced() const { return state_->audits.is_quiesced(); }
+bool Pool::is_quiesced() const { return state_->inspect.audits.is_quiesced(); }
 
-uint64_t Pool::audit_findings() const {
-  const auto found = state_->audits.last().find("found");
-  return found == state_->audits.last().end() ? 0 : found->get<uint64_t>();
-}
+uint64_t Pool::audit_findings() const { return state_->inspect.audits.last_found(); }
 
 bool Pool::take_census(metrics::PageCensus& census, uint64_t pages) const {
-  return state_->status.take_census(census, pages);
+  return state_->inspect.status.take_census(census, pages);
 }
 
-void Pool::fill(metrics::PoolSnapshot& snapshot) { state_->status.fill(snapshot); }
+void Pool::fill(metrics::PoolSnapshot& snapshot) { state_->inspect.status.fill(snapshot); }
 
 Result<Pool::Verified> Pool::verify(const VerifyProgress& progress, uint64_t now_ms) {
   state_->core.now_ms = now_ms;
   return state_->restart.verify(progress, [&] { return state_->turn(); });
 }
 
-OverduePins Pool::take_overdue_pins() { return state_->pin_watch.take_news(); }
+OverduePins Pool::take_overdue_pins() { return state_->inspect.pin_watch.take_news(); }
 
 void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
   const State& state = *state_;
@@ -165,7 +164,8 @@ void Pool::add_uses(std::map<uid_t, UserUse>& uses) const {
 std::vector<Pool::AdoptedLane> Pool::live_lanes() const {
   std::vector<AdoptedLane> live;
   std::vector<bool> has_ended(state_->lanes.records.size(), false);
-  for (const LaneId ended : state_->ended.waiting()) has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
+  for (const LaneId ended : state_->hosts.ended.waiting())
+    has_ended[ended.lane] = state_->lanes.id(ended.lane) == ended;
   for (uint32_t lane = state_->lanes.first + 1; lane < state_->lanes.end; ++lane) {
     if (has_ended[lane] || !state_->lanes.is_live(lane)) continue;
     const LaneRecord& record = state_->lanes.records[lane];

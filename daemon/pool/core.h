@@ -41,7 +41,7 @@ struct PoolCore final : shm::RegionTrust {
   uint64_t epoch = 0;
   uint64_t boot_id[2] = {};
   uint64_t pid_namespace = 0;
-  bool shows_boot = true;  // false: what is here is of another boot and not verified yet
+  bool shows_boot = true;  // false: the content is of another boot and not verified yet
   // The slot of this host, and the generation of its claim. Both are 0 in a pool of one host.
   uint32_t host = 0, host_generation = 0;
   uint64_t now_ms = 0;  // of the call that is being served
@@ -67,7 +67,7 @@ struct PoolCore final : shm::RegionTrust {
   }
   // Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
   uint64_t reclaim_cost(uint32_t page) const { return region.is_durable() ? region.run_pages(page) : 1; }
-  // Whether what a page holds is over, whatever it holds. A hint: the time is the client's word.
+  // Whether the content of a page is over, whatever it is. A hint: the time is the client's word.
   bool has_expired(uint32_t page) const {
     const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
     return expires_ms != 0 && now_ms >= expires_ms;
@@ -83,7 +83,7 @@ struct PoolCore final : shm::RegionTrust {
   uint64_t device_byte(uint64_t page) const { return pages_at() + page * region.page_bytes(); }
 
   bool is_whole() const override { return !device->is_lost() && device->bad_control_memory().empty(); }
-  // What is wrong with the control region, or nothing.
+  // The fault of the control region, or nothing.
   std::string bad_control_memory() const;
 
   // Writes the host record, whose epoch clients compare.

@@ -1,5 +1,5 @@
-// What marud finds while it takes back what the dead have left, kept until it is worked off (reclaim/). Each queue has each
-// page once, so a client that scribbles makes none longer than the pool.
+// The findings of marud while it takes back the holdings of the dead, kept until they are worked off (reclaim/). Each
+// queue has each page once, so a client that scribbles makes none longer than the pool.
 #pragma once
 
 #include "daemon/pool/page_queue.h"

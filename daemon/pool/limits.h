@@ -1,6 +1,6 @@
-// How much one step of a pool's work may be: what a turn of the pool does, and a turn of a request, before others have theirs.
-// Every request waits for the step under way, whatever pool it is for. So a step reads some thousand lines, which takes one or
-// two tenths of a millisecond, and the rest waits for the next turns.
+// How much one step of a pool's work may be: in a turn of the pool, and in a turn of a request, before others have
+// theirs. Every request waits for the step under way, whatever pool it is for. So a step reads some thousand lines,
+// which takes one or two tenths of a millisecond, and the rest waits for the next turns.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ inline constexpr size_t kTouchesKept = 1u << 22;
 // Pages of a step of the sweep, which reads some lines of each; and of a step that counts, which reads a word a line, in order.
 inline constexpr uint32_t kSweepPagesPerTurn = 1u << 10;
 inline constexpr uint64_t kCountPagesPerTurn = 1u << 12;
-// Turns come with every request; what is only upkeep rests in between. Of each part of it so much is done after a pause.
+// Turns come with every request; mere upkeep rests in between. After a pause each part of it does so much.
 inline constexpr uint64_t kUpkeepPauseMs = 10;
 inline constexpr uint64_t kPinLookPauseMs = 200;
 inline constexpr uint64_t kSweptPagesOfUpkeep = 1u << 12;
 inline constexpr uint64_t kCountedPagesOfUpkeep = 1u << 15;
-// What a dead client held is taken back before anything else.
+// The holdings of a dead client are taken back before any other work.
 inline constexpr uint32_t kReclaimPagesPerTurn = 1u << 12;
 // Pages of a step that may read lines elsewhere for each of them.
 inline constexpr uint64_t kLinkedPagesPerTurn = 1u << 11;
@@ -37,21 +37,22 @@ inline constexpr uint64_t kPlaceLinesPerTurn = 1u << 12;
 // Of a walk over a tree: a page that is looked at is one, a block that is taken away so many.
 inline constexpr uint64_t kTreeStepsPerTurn = 1u << 11;
 inline constexpr uint64_t kStepsOfABlock = 64;
-// Queues whose links somebody scribbled over are built anew in this many pages a turn; the rest waits, without an order, for
-// the next turns.
+// Queues with scribbled links are built anew in this many pages a turn; the rest waits, without an order, for the next
+// turns.
 inline constexpr uint64_t kMendedPagesPerTurn = 1u << 11;
 // A detach is answered when the lane is free; only in a larger pool does the rest go on in turns.
 inline constexpr uint64_t kReclaimLinesAtOnce = 1u << 12;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
-// Looks at held blocks, in lines of memory that they read: what a request that is about to evict does itself, and each turn
-// of a pass that somebody waits for; and what is upkeep. A line that no cache has costs some 100 ns.
+// Looks at held blocks, in lines of memory that they read: the look of a request that is about to evict; the look in
+// each turn of a pass that some request waits for; and the look of upkeep. A line that no cache has costs some 100 ns.
 inline constexpr uint64_t kHeldLinesAtOnce = 1u << 12;
 inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
 // The same of RETIRED blocks that wait for their pins.
 inline constexpr uint64_t kRetiredLinesPerTurn = 1u << 14;
-// And of the looks for pins by which one turn of a request chooses what goes. These are fetched ahead, many at a time, and cost
-// less each: about thirty blocks where all 254 lanes are in use, four hundred where eight are. Later turns of it go on.
+// And looks for pins by which one turn of a request chooses blocks. Their lines are fetched ahead, many at a time, and
+// cost less each: about thirty blocks where all 254 lanes are in use, four hundred where eight are. Later turns of it
+// go on.
 inline constexpr uint64_t kChoiceLinesPerTurn = 1u << 13;
 // Words that one request reads in search of FREE pages, or to find blocks whose touches were lost, before it evicts.
 inline constexpr uint64_t kFreeScanPagesPerRequest = 1u << 12;
@@ -68,7 +69,7 @@ inline constexpr uint64_t kFullSearchPauseMs = 200;
 inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;
 // Parents whose recount had to be postponed wait for a live client's next step.
 inline constexpr uint64_t kRecountPauseMs = 20;
-// A walk reads every page word, and the sweep finds what expired, too, somewhat later.
+// A walk reads every page word, and the sweep finds expired blocks, too, somewhat later.
 inline constexpr uint64_t kExpiredPauseMs = 1000;
 inline constexpr size_t kMetExpiredMax = 1u << 11;
 // Blocks missing from one list that are worth finding their places one by one; more are sorted in together.

@@ -30,7 +30,8 @@ class PageQueue {
     waits_.remove(page);
     return page;
   }
-  // How many have come, and have been taken, since the beginning: what came until now is done when as many are taken.
+  // How many have come, and have been taken, since the beginning: all that came until now is done when as many are
+  // taken.
   uint64_t came() const { return came_; }
   uint64_t taken() const { return came_ - queue_.size(); }
 

@@ -10,11 +10,11 @@
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/format_claim.h"
+#include "libmaru/shm/region/pool_sizing.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -48,8 +48,8 @@ Result<void> Pool::State::begin(uint64_t now) {
   core.now_ms = now;
   boot_words(core.config.sharing.boot_id.empty() ? current_boot_id() : core.config.sharing.boot_id, core.boot_id);
   core.pid_namespace = own_pid_namespace();
-  if (auto claimed = slot.claim(); !claimed) return claimed;
-  hosts.set_up();
+  if (auto claimed = hosts.slot.claim(); !claimed) return claimed;
+  hosts.others.set_up();
   lanes.set_up();
   core.pin_counts.assign(shm::PinTable::counts_needed(core.region.layout()), AtomicU32{});
   core.pins = shm::PinTable(core.region, lanes.first, core.pin_counts);
@@ -59,17 +59,17 @@ Result<void> Pool::State::begin(uint64_t now) {
   core.self.returns = &tenants;
   core.self.trust = &core;
   regions.set_up();
-  queues.set_up();
-  if (auto begun = room.set_up(); !begun) return begun;
-  retired.set_up();
-  poison.set_up();
+  eviction.queues.set_up();
+  if (auto begun = memory.room.set_up(); !begun) return begun;
+  eviction.retired.set_up();
+  removal.poison.set_up();
   findings.resize(core.pages());
   core.show_host(false);
   // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
   if (auto written = core.write_out_host(); !written) return written;
   core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
   if (core.region.is_shared()) lanes.set_up_own(now);
-  return queues.set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
+  return eviction.queues.set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
 }
 
 Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes) {
@@ -79,34 +79,6 @@ Result<uint64_t> Pool::control_room(const PoolConfig& config, uint64_t bytes, ui
                                size_text(unit) + ": " + problem);
   return pieces.control_room;
 }
-
-namespace {
-
-// The least size that would do where this one does not, in pages; nothing when none would. A size that does makes every larger
-// one do (control_region.cc, choose_shape()) up to where there are too many pages.
-std::optional<uint64_t> least_bytes(shm::FormatWishes wishes) {
-  constexpr uint64_t kUnit = 4096;
-  const auto is_enough = [&](uint64_t units) {
-    format::Parameters parameters;
-    shm::Layout layout;
-    wishes.pool_bytes = units * kUnit;
-    return shm::choose_parameters(wishes, &parameters) == nullptr && shm::plan_layout(parameters, &layout) == nullptr;
-  };
-  constexpr uint64_t kMost = limits::kPoolBytesMax / kUnit;
-  uint64_t too_few = wishes.pool_bytes / kUnit, enough = std::min(std::max<uint64_t>(1, 2 * too_few), kMost);
-  while (!is_enough(enough)) {
-    if (enough == kMost) return std::nullopt;
-    too_few = enough;
-    enough = std::min(2 * enough, kMost);
-  }
-  while (enough - too_few > 1) {
-    const uint64_t middle = too_few + (enough - too_few) / 2;
-    (is_enough(middle) ? enough : too_few) = middle;
-  }
-  return enough * kUnit;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                            const std::array<uint8_t, 16>& uuid,
@@ -127,7 +99,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                              size_text(wishes.pool_bytes) + ", expected ";
     if (std::string_view(problem).starts_with("page_bytes"))
       return failure(EINVAL, what + "fewer and larger pages: " + problem);
-    const auto least = state->core.device->is_split() ? std::nullopt : least_bytes(wishes);
+    const auto least = state->core.device->is_split() ? std::nullopt : shm::least_pool_bytes(wishes);
     return failure(EINVAL, what + (least ? std::to_string(*least) + " bytes at least" : "another shape") + ": " +
                                problem + "; make it larger, or say fewer lanes, pins or touch_entries");
   }
@@ -223,13 +195,13 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
   state->restart.adopt_lanes(&begun);
   state->tenants.adopt();
   state->restart.adopt_regions();
-  state->room.adopt();
+  state->memory.room.adopt();
   state->restart.adopt_pages(begun);
-  state->room.close_bare_pages();  // pages of dead lanes are FREE by now
+  state->memory.room.close_bare_pages();  // pages of dead lanes are FREE by now
   state->restart.finish_begun_lanes(begun);
   // A host that was lost took its caches with it: entries may be older than their pages.
   if (state->core.region.is_shared()) shm::repair_entries(state->core.region, 0, state->core.region.buckets());
-  state->audits.adopt();
+  state->inspect.audits.adopt();
   if (state->core.region.is_shared()) state->core.device->share();
   if (state->core.device->is_lost()) return failure(EIO, "adopt pool \"" + config.name + "\": its memory went away");
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
@@ -237,24 +209,25 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
 
 // The meter starts here: the lines that the adoption read belong to no turn of a client.
 Pool::Pool(std::unique_ptr<State> state) : state_(std::move(state)) {
-  state_->lines_before = state_->core.meter.read();
+  state_->turns.lines_before = state_->core.meter.read();
 }
 Pool::~Pool() = default;
 
 Result<void> Pool::close() {
   const bool is_shared = state_->core.region.is_shared();
-  state_->slot.end_heartbeat();
+  state_->hosts.slot.end_heartbeat();
   // Asked now: the last turn was a while ago, and in a slot that is being taken back nothing is written.
-  if (is_shared && state_->slot.is_lost()) {
+  if (is_shared && state_->hosts.slot.is_lost()) {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return {};
   }
   // Nobody waits for the end of a check at rest any more, and who ended during it is gone.
-  state_->audits.drop_at_rest();
-  for (const uint32_t lane : state_->ended.take()) state_->ended.end(lane);
-  state_->reclaim.finish_lanes(kReclaimPagesAtClose);
-  state_->queues.reorder_now();  // half of that is an order that an audit takes for damaged
-  if (state_->recency.has_backlog()) state_->recency.drain_all();  // the last ones of clients that have ended
+  state_->inspect.audits.drop_at_rest();
+  for (const uint32_t lane : state_->hosts.ended.take()) state_->hosts.ended.end(lane);
+  state_->reclaiming.reclaim.finish_lanes(kReclaimPagesAtClose);
+  state_->eviction.queues.reorder_now();  // half of that is an order that an audit takes for damaged
+  if (state_->eviction.recency.has_backlog())
+    state_->eviction.recency.drain_all();  // the last ones of clients that have ended
   // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
   // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
@@ -272,20 +245,20 @@ const format::Header& Pool::header() const { return state_->core.region.header()
 const Device& Pool::device() const { return *state_->core.device; }
 uint64_t Pool::epoch() const { return state_->core.epoch; }
 uint32_t Pool::host() const { return state_->core.host; }
-const std::string& Pool::lost_because() const { return state_->slot.lost_because(); }
+const std::string& Pool::lost_because() const { return state_->hosts.slot.lost_because(); }
 
 // -- lanes ------------------------------------------------------------------------------------------------------------
 
 // A process may say goodbye during a check at rest.
 bool Pool::State::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!lanes.keeps_lane(who, lane, generation)) return false;
-  return !ended.waits(lanes.id(lane));
+  return !hosts.ended.waits(lanes.id(lane));
 }
 
 Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                                       FileDescriptor* ret_control) {
-  if (core.region.is_shared() && slot.is_lost())
-    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + slot.lost_because());
+  if (core.region.is_shared() && hosts.slot.is_lost())
+    return failure(EIO, "attach to pool \"" + core.config.name + "\": " + hosts.slot.lost_because());
   if (keeps_lane(who, previous_lane, previous_generation)) return lanes.keep(who, previous_lane);
   auto control = ret_control ? lanes.locks.open() : Result<FileDescriptor>();
   if (!control) return failure(control.error().code, control.error().doing);
@@ -298,7 +271,7 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
     uint32_t coming = lanes.first + 1;
     while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
     if (coming == lanes.end) break;
-    if (!reclaim.reclaim_lane(coming, kLinesPerTurn))
+    if (!reclaiming.reclaim.reclaim_lane(coming, kLinesPerTurn))
       return failure(EAGAIN,
                      "attach to pool \"" + core.config.name + "\": every lane is in use, and one is being taken back");
   }
@@ -318,12 +291,12 @@ bool Pool::is_lane_coming() const {
          !state_->lanes.has_lane_in(LaneRecord::Phase::kFree);
 }
 
-bool Pool::is_writing_limits() const { return state_->limit_commands.is_busy(); }
-bool Pool::has_limits_writer() const { return state_->tenants.has_writer(); }
+bool Pool::is_writing_limits() const { return state_->inspect.limit_commands.is_busy(); }
+bool Pool::has_limits_writer() const { return state_->tenants.settings().has_writer(); }
 
 bool Pool::is_reclaiming() const {
-  return !state_->ended.waiting().empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
-         state_->reclaims.is_busy();
+  return !state_->hosts.ended.waiting().empty() || state_->lanes.has_lane_in(LaneRecord::Phase::kReclaiming) ||
+         state_->hosts.reclaims.is_busy();
 }
 
 bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
@@ -332,12 +305,12 @@ bool Pool::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generat
 
 void Pool::detach(uint32_t lane) {
   if (!state_->lanes.is_live(lane)) return;
-  state_->audits.lane_ended(lane);
+  state_->inspect.audits.lane_ended(lane);
   if (state_->lanes.records[lane].phase == LaneRecord::Phase::kReclaiming)
-    state_->reclaim.reclaim_lane(lane, kReclaimLinesAtOnce);
+    state_->reclaiming.reclaim.reclaim_lane(lane, kReclaimLinesAtOnce);
 }
 
-void Pool::client_died(uint32_t lane) { state_->audits.lane_ended(lane); }
+void Pool::client_died(uint32_t lane) { state_->inspect.audits.lane_ended(lane); }
 
 void Pool::give_up_lane(uint32_t lane) {
   if (state_->lanes.is_live(lane)) state_->lanes.records[lane].phase = LaneRecord::Phase::kFree;
@@ -345,22 +318,22 @@ void Pool::give_up_lane(uint32_t lane) {
 
 void Pool::give_up_turns() {
   state_->feed.end();
-  state_->audits.drop_at_rest();
-  for (const uint32_t lane : state_->ended.take()) give_up_lane(lane);
+  state_->inspect.audits.drop_at_rest();
+  for (const uint32_t lane : state_->hosts.ended.take()) give_up_lane(lane);
 }
 
 // The end of marud, which holds the slot. With a client left it stays taken, for the next marud of this machine.
 void Pool::State::leave_slot() {
   for (uint32_t lane = lanes.first + 1; lane < lanes.end; ++lane)
     if (lanes.records[lane].phase != LaneRecord::Phase::kFree) return;
-  retired.finish_all();
-  if (retired.size() != 0 || reclaims.is_busy()) return;
+  eviction.retired.finish_all();
+  if (eviction.retired.size() != 0 || hosts.reclaims.is_busy()) return;
   for (uint32_t i : regions.own_regions())
-    if (regions[i].state != RegionState::kUnused) grants.settle_region(i);
+    if (regions[i].state != RegionState::kUnused) memory.grants.settle_region(i);
   shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
   lanes.show_lane(lanes.first, format::LaneState::kFree);
   shm::set_lane_bit(core.region, lanes.first, false);
-  slot.give_up();
+  hosts.slot.give_up();
 }
 
 }  // namespace maru::daemon

@@ -1,6 +1,6 @@
-// A pool: one device, its control region, and everything marud decides about it. Used by the deciding thread alone; no
-// method blocks and each does bounded work. What a client wrote into shared memory is copied once, checked and only then
-// used; marud's own truth (regions, lanes) is private here and merely shown in the region.
+// A pool: one device, its control region, and all of marud's decisions about it. Used by the deciding thread alone; no
+// method blocks and each does bounded work. A word that a client wrote into shared memory is copied once, checked and
+// only then used; marud's own truth (regions, lanes) is private here and merely shown in the region.
 #pragma once
 
 #include "daemon/policy/policies.h"
@@ -70,7 +70,7 @@ struct PoolConfig {
   uint32_t pin_overdue_ms = 30'000;  // pins older than this are counted and logged once
 };
 
-// A number of this machine above 0, for locks on what several hosts share.
+// A number of this machine above 0, for locks on memory that several hosts share.
 uint32_t machine_number(const SharingConfig& sharing);
 
 struct LaneGrant {
@@ -79,7 +79,7 @@ struct LaneGrant {
   bool kept = false;  // the previous lane, with everything it holds
 };
 
-// A region that a request took from another client, for whoever talks to that one.
+// A region that a request took from another client, for the session of that client.
 struct TakenRegion {
   uint32_t lane = 0;  // that rented it
   uint32_t region = 0;
@@ -99,13 +99,13 @@ struct RentResult {
   std::vector<TakenRegion> taken;
 };
 
-// What the user of the asker has left of its own limits.
+// The rest of the limits of the asker's user.
 struct RentLimits {
   uint64_t regions_left = UINT64_MAX;
-  bool own_regions_only = false;  // no pages of regions that others rent, or nobody: they would count for nobody
+  bool own_regions_only = false;  // no pages of regions that others rent, or no lane: they would count for no user
 };
 
-// What the clients of one user have.
+// The holdings of the clients of one user.
 struct UserUse {
   uint64_t regions = 0;        // rented
   uint64_t bytes = 0;          // of these regions
@@ -120,7 +120,7 @@ struct DeleteTreeResult {
   uint64_t left = 0;
 };
 
-// One that took longer than its request.
+// A pin that took longer than its request.
 struct DeletedTree {
   uint64_t ticket = 0;
   DeleteTreeResult result;
@@ -143,8 +143,8 @@ class Pool {
  public:
   // How much of so many bytes is for the control region of a new pool in two pieces: shm::divide_pool().
   static Result<uint64_t> control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes);
-  // Formats the device (everything in it is lost) and starts the pool's first epoch. `uuid`: what it shall have, unless a
-  // formatting of this device that was cut off has left one there; `secret`: what its digests are keyed with, which decides
+  // Formats the device (everything in it is lost) and starts the pool's first epoch. `uuid`: the pool's, unless a
+  // formatting of this device that was cut off has left one there; `secret`: the key of its digests, which decides
   // where in the registry a key lies. Zeros: random ones.
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                               const std::array<uint8_t, 16>& uuid = {},
@@ -170,7 +170,7 @@ class Pool {
   const Device& device() const;
   uint64_t epoch() const;
   uint32_t host() const;  // the slot of this marud; 0 in a pool that is not shared
-  // Not empty: another host's marud took this host for dead and took back what it held. The pool must be fenced.
+  // Not empty: another host's marud took this host for dead and took its holdings back. The pool must be fenced.
   const std::string& lost_because() const;
 
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back. Errors: EUSERS
@@ -180,12 +180,12 @@ class Pool {
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms, FileDescriptor* ret_control = nullptr);
   bool is_lane_coming() const;
-  // While it is checked at rest turns do nothing else, what ends waits, and the caller keeps requests that change something:
-  // attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
+  // While it is checked at rest turns do nothing else, ended lanes wait, and the caller keeps requests that change
+  // something: attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
   bool is_quiesced() const;
-  // Whether turns still take back, or have yet to, what a client or a host held that is gone.
+  // Whether turns still take back, or have yet to, the holdings of a client or a host that is gone.
   bool is_reclaiming() const;
-  // Limits of tenants are being written down, and others may wait behind them; or only what a thread is still at.
+  // Limits of tenants are being written down, and others may wait behind them; or only whether a thread still writes.
   bool is_writing_limits() const;
   bool has_limits_writer() const;
   // Whether attach() would give this process this lane back.
@@ -199,7 +199,7 @@ class Pool {
   // It was fenced and has no turns any more: a check at rest ends without an answer, and the lanes that ended during it are
   // given up.
   void give_up_turns();
-  // Lanes that are in use and whose process is not watched yet (after adopt): who to look for.
+  // Lanes in use whose process is not watched yet (after adopt): processes to look for.
   struct AdoptedLane {
     uint32_t lane;
     ClientIdentity who;
@@ -208,7 +208,7 @@ class Pool {
     uint64_t pid_namespace;
   };
   std::vector<AdoptedLane> adopted_lanes() const;
-  // Every lane that a process has, whether that is watched or not; none whose process ended while the pool is checked at rest.
+  // Every lane of a process, watched or not; none whose process ended while the pool is checked at rest.
   std::vector<AdoptedLane> live_lanes() const;
   // The process of an adopted lane lives, and marud watches for its end. `user`: of the process, by the kernel's word.
   void lane_is_watched(uint32_t lane, std::optional<uid_t> user);
@@ -217,21 +217,21 @@ class Pool {
   bool is_unproven(uint32_t lane) const;
   uint64_t unproven_lanes() const;
   const std::string& why_no_lane_locks() const;  // empty: new lanes have locks
-  // Of the clients here, by user, added to what is there. A client that may write to the pool can write pins and the words that
-  // marud finds: so neither is a reason for anything in another pool.
+  // The uses of the clients here, by user, added to `uses`. A client that may write to the pool can write pins and the
+  // words that marud finds: so neither is a reason for anything in another pool.
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 
-  // Refused with EDQUOT when it is for the limits alone that there is nothing.
-  // `request_id`: by which the client knows what was taken for it, should the answer be lost.
-  // With a place for a ticket, 0: blocks can be chosen only after some turns, or choosing them takes several, as long as it is
-  // not 0 afterwards; there is no result yet, and the same request with that ticket is for when may_rent() says so. Without one
-  // it is done when this returns.
-  // `came`: when the request did, if that was before this call.
+  // Refused with EDQUOT when the limits alone are the reason that there is no memory. `request_id`: by which the client
+  // knows the memory that was taken for it, should the answer be lost. With a place for a ticket, 0: blocks can be
+  // chosen only after some turns, or choosing them takes several, as long as it is not 0 afterwards; there is no result
+  // yet, and the same request with that ticket is for when may_rent() says so. Without a place it is done when this
+  // returns. `came`: when the request did, if that was before this call.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
                   uint32_t request_id = 0, uint64_t* ret_ticket = nullptr,
                   std::optional<std::chrono::steady_clock::time_point> came = std::nullopt);
   bool may_rent(uint64_t ticket) const;
-  // A request of this lane that waited goes on no more: the keys that were evicted for it, which nobody has been told.
+  // A request of this lane that waited goes on no more: returns the keys that were evicted for it, which no reply has
+  // named.
   RentResult give_up_rent(uint32_t lane);
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
@@ -243,8 +243,8 @@ class Pool {
   // 0, and there is a slot for the key in the registry unless another client took it; or EXFULL, and why.
   int make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why);
 
-  // The limits of tenants hold from here on: to be called before the pool serves. `at_run_time` goes before what is configured;
-  // `save` writes down each change of it before it is answered.
+  // The limits of tenants hold from here on: to be called before the pool serves. `at_run_time` goes before the
+  // configuration; `save` writes down each change of it before it is answered.
   void set_tenant_limits(const TenantSettings& at_run_time,
                          std::function<Result<void>(const TenantSettings& at_run_time)> save);
 
@@ -260,7 +260,7 @@ class Pool {
   // Errors: those of Feed::make; EFBIG; EMFILE.
   Result<FollowGrant> follow(uint64_t now_ms);
   void unfollow(uint64_t incarnation);
-  // How soon the next turn is wanted; nothing while nobody follows.
+  // How soon the next turn is wanted; nothing while no program follows.
   std::optional<uint64_t> feed_turn_ms() const;
 
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
@@ -268,48 +268,48 @@ class Pool {
   bool turn(uint64_t now_ms);
   // The most lines of memory that one turn and the requests before it have read since marud was started.
   uint64_t turn_lines_max() const;
-  // What has become overdue since this was last asked. Each pin is named once, however long it lasts.
+  // Pins that have become overdue since the last call. Each pin is named once, however long it lasts.
   OverduePins take_overdue_pins();
-  // Draining, memory/drain.cc: no memory is rented any more and all that nobody pins goes, a bounded step a turn. Off: clients
-  // may rent again.
+  // Draining, memory/drain.cc: no memory is rented any more and all unpinned blocks go, a bounded step a turn. Off:
+  // clients may rent again.
   void set_draining(bool draining, uint64_t now_ms);
   bool is_drained() const;
-  // Regions that draining took from their owners since this was last asked: for whoever talks to them.
+  // Regions that draining took from their owners since the last call, for the sessions of these owners.
   std::vector<TakenRegion> take_drained_regions();
   nlohmann::json drain_json() const;
-  // Ends what turns had begun to take back, as far as that is not too much, and marks the shutdown as clean. Of a pool in a
-  // file on a disk all that is not there yet is written first; when that fails the shutdown is none.
+  // Ends the work that turns had begun to take back, as far as that is not too much, and marks the shutdown as clean.
+  // Of a pool in a file on a disk the rest is written first; if that fails, the shutdown is not marked clean.
   Result<void> close();
 
-  // Bad memory of the control region, which cannot go on: what to say of it, or nothing.
+  // Bad memory of the control region, which cannot go on: a text about it, or nothing.
   std::string bad_control_memory() const;
-  // A client met bad memory in this page. Looked at, and taken out of use if that is so. What to log, or nothing.
+  // A client met bad memory in this page. Looks at it, and takes it out of use if that is so. A text for the log, or
+  // nothing.
   std::string report_bad_page(uint64_t page, uint64_t now_ms);
 
   // Administration. `request` is the JSON object of the client; the reply is an object; errors are {"error": text}.
   // Commands: "regions", "blocks" {cursor, limit, prefix, tenant, type, min_priority, pinned}, "block" {key},
   // "pins" {cursor, limit, overdue}, "evict" {pages}, "memory.poison" {page or key}, "memory.list" {cursor, limit},
   // "delete_tree" {key}, "clear", "check" {quiesce}. A key may come with {tenant, kind}. Lists are cut at `limit` (at most
-  // 200) and carry "next" for the next call's cursor. "quota.set" and others: tenants/quota.cc.
-  // What takes many turns ("evict", "delete_tree", "clear", "check"), is written down first ("quota.set") or would change a
-  // pool that is quiesced leaves a ticket in *ret_ticket and returns nothing;
-  // the same request with that ticket, later, returns the reply and makes it 0, or nothing again. Without a place for one it is
-  // done when this returns.
+  // 200) and carry "next" for the next call's cursor. "quota.set" and others: inspect/limit_commands.h.
+  // A command that takes many turns ("evict", "delete_tree", "clear", "check"), is written down first ("quota.set"), or would
+  // change a quiesced pool leaves a ticket in *ret_ticket and returns nothing. The same request with that ticket, later,
+  // returns the reply and makes it 0, or nothing again. Without a place for a ticket the command is done when this returns.
   nlohmann::json admin(const std::string& command, const nlohmann::json& request, uint64_t now_ms,
                        uint64_t* ret_ticket = nullptr);
   nlohmann::json status_json(uint64_t now_ms) const;
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
   // The same from a census that is complete.
   nlohmann::json status_json(const metrics::PageCensus& census) const;
-  // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. All is what the pool
-  // says, and whoever may write to the pool may have written it. [] where the pool is of one host.
+  // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. The pool alone says all
+  // this, and any process that may write to the pool may have written it. [] where the pool is of one host.
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   bool is_shared() const;
-  // Of the last audit, at start or since: what holds always, whether clients are at work or not.
+  // Of the last audit, at start or since: violations of rules that hold always, whether clients are at work or not.
   uint64_t audit_findings() const;
   // Counts the next pages. Returns true when the census is complete.
   bool take_census(metrics::PageCensus& census, uint64_t pages) const;
-  // All but what its owner knows better: name, condition and census.
+  // All but the name, the condition and the census, which the caller fills in.
   void fill(metrics::PoolSnapshot& snapshot);
 
  private:

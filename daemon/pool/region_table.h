@@ -1,5 +1,5 @@
-// Who rents which region of a pool: marud's truth, which the region words show. Renting says who should allocate in a region;
-// only the page words say what may be taken.
+// Which lane rents which region of a pool: marud's truth, which the region words show. Renting names the client that
+// should allocate in a region; only the page words say which pages may be taken.
 //
 //   (1) A region that another host looks after is foreign. This marud changes nothing of it, and its state is not known here.
 //   (2) A change of state or owner raises the generation, and is shown before anything else depends on it.
@@ -72,8 +72,8 @@ class RegionTable {
   // A hint to the owners of regions.
   void show_frees() { core_.self.header().frees.store_relaxed(own_frees); }
 
-  uint64_t pages_in_use = 0;  // of the pool: the sum of what was last counted in each region
-  uint64_t own_frees = 0;     // pages that marud freed and nobody has taken yet
+  uint64_t pages_in_use = 0;  // of the pool: the sum of the last counts of each region
+  uint64_t own_frees = 0;     // pages that marud freed and no client has taken yet
 
  private:
   PoolCore& core_;

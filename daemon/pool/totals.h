@@ -22,10 +22,10 @@ struct PoolTotals {
   uint64_t background_wakes = 0;  // the high watermark was reached
   uint64_t refused_rents = 0;
   metrics::Histogram rent_latency;
-  // By policy, without those of the one in force since it came.
+  // By policy, without the blocks of the present one since it came.
   std::map<std::string, std::array<uint64_t, kEvictReasonCount>> evicted_before;
   std::array<uint64_t, kEvictReasonCount> evicted_when_policy_came = {};
-  // What was evicted since the policy in force came goes to its account.
+  // Blocks evicted since the present policy came go to its account.
   void settle_evictions(const std::string& policy) {
     auto& of_policy = evicted_before[policy];
     for (size_t i = 0; i < kEvictReasonCount; ++i) of_policy[i] += evicted_blocks[i] - evicted_when_policy_came[i];

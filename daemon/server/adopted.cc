@@ -1,4 +1,4 @@
-// After a restart: whose the lanes are that were given out before.
+// After a restart: finds the processes of the lanes that an earlier marud gave out.
 #include "daemon/base/log.h"
 #include "daemon/server/server.h"
 
@@ -9,12 +9,12 @@
 namespace maru::daemon {
 namespace {
 
-// Lanes that were adopted and whose processes could not be watched are tried again.
+// Tries again to watch the processes of adopted lanes.
 constexpr uint64_t kWatchPauseMs = 1000;
 // The same where that takes a look at all processes of the machine, rarer and rarer: such a lane may last.
 constexpr uint64_t kElsewherePauseMs = 5000, kElsewherePauseMaxMs = 320'000;
 
-// Why a process whose pid is of another pid namespace cannot be watched: ESRCH there is none that started when it did.
+// Why a process whose pid is of another pid namespace cannot be watched: ESRCH no process there started when it did.
 Error why_elsewhere(const ClientIdentity& who, const Result<std::vector<uint64_t>>& times) {
   if (!times) return times.error();
   const bool is_there = std::any_of(times->begin(), times->end(),

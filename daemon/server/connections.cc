@@ -1,4 +1,4 @@
-// Connections: they are accepted, known, turned away, and closed; and what comes on them.
+// Connections: they are accepted, known, turned away, and closed; and their packets are received.
 #include "daemon/base/log.h"
 #include "daemon/base/memory_reserve.h"
 #include "daemon/server/server.h"
@@ -19,14 +19,14 @@ constexpr uint64_t kShortageMs = 5000;
 constexpr size_t kTurnedAwayMax = 16;
 // Connections accepted in one turn: one while there are few, twice as many as in the turn before while there are more.
 constexpr size_t kAcceptsMax = 64;
-// Connections of one user that are accepted and not looked at yet, as many as there can be connections; what comes above that
-// is closed without a word. While more than twice as many wait of all users, those to come wait in the kernel's queue.
+// Connections of one user that are accepted and not looked at yet, as many as there can be connections; one more is
+// closed without a word. While more than twice as many wait of all users, new ones wait in the kernel's queue.
 constexpr size_t kArrivalsMax = limits::kConnectionsMax;
 constexpr uid_t kNobody = uid_t(-1);  // as (uid_t)-1 for the kernel: no user has it
 
 // Nothing lies unread in it and nothing can come any more: its last close cannot last.
 bool is_over_and_empty(int socket) {
-  // A packet brings who sent it, so that one without bytes or descriptors is told from the end.
+  // The kernel adds the sender to each packet, so that a packet without bytes or descriptors differs from the end.
   const int on = 1;
   if (::shutdown(socket, SHUT_RDWR) != 0 || ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0)
     return false;
@@ -51,7 +51,7 @@ void Server::on_accept(const Event& event) {
   --accepts_;
   if (event.result < 0) {
     if (event.result == -ECANCELED) return;
-    // Out of descriptors or memory: those who wait in the queue are accepted when others have gone. Trying at once would
+    // Out of descriptors or memory: connections in the queue are accepted when others have gone. Trying at once would
     // fail at once. One accept is woken for each connection, so those that are left would be one behind from now on.
     if (accepts_ > 0) loop_->cancel_accepts();
     if (shortage_over_ms_ == 0)
@@ -127,8 +127,8 @@ void Server::take_in(std::unique_ptr<Session> session) {
   requests_.connections = sessions_.size();
 }
 
-// It waits until it has asked something and been told why it goes; or until others come that are to be told, for who asks
-// nothing must not keep them from it.
+// The connection waits until it has asked something and been told why it goes; or until others come that are to be
+// told, since a silent connection must not keep them from it.
 void Server::turn_away(std::unique_ptr<Session> session) {
   if (turned_away_ >= 2 * kTurnedAwayMax)
     return close_connection(session->release_socket(), session->account);  // without a word
@@ -148,8 +148,8 @@ void Server::tell_why(Session& session, const Session::Received& received) {
   apply(session, Requests::turn_away(session, received));
 }
 
-// What the packet brings is marud's from here on. So of a user who has brought too many descriptors that are not closed yet,
-// none that brings others is received until they are fewer: it stays in the kernel, where it counts as the sender's.
+// The descriptors of a received packet are marud's from here on. So while too many descriptors of a user are not closed
+// yet, no packet with others is received from that user: it stays in the kernel, on the sender's account.
 void Server::on_packet(Session& session) {
   Session::Received received;
   if (!session.is_closing()) {
@@ -183,7 +183,7 @@ void Server::apply(Session& session, Outcome outcome) {
     }
   if (outcome.reply && !session.send(*loop_, std::move(*outcome.reply)))
     end_session(session, "it does not read its replies", false);
-  send(outcome.notices);  // after the reply, which may be what tells the session of its lane
+  send(outcome.notices);  // after the reply, which may be the session's first news of its lane
   if (outcome.drop.empty()) return;
   if (outcome.drop_after_reply) {
     requests_.users().complaints.say(session.account, "{} is dropped: {}", session.text(), printable(outcome.drop));
@@ -227,13 +227,13 @@ void Server::end_session(Session& session, const std::string& why, bool is_expec
   session.close(*loop_);
 }
 
-// What lies unread in it may hold descriptors, and the last close of some lasts as long as the client wants it to.
+// Unread packets may hold descriptors, and the last close of some lasts as long as the client wants it to.
 void Server::close_connection(int socket, uid_t account) {
   is_over_and_empty(socket) ? void(::close(socket)) : closer_.close(socket, account, Closer::Kind::kConnection);
 }
 
-// Those whose users were behind: one or two packets of each may bring as many as make it behind again, and the rest is held up
-// again then.
+// Sessions whose users were behind: one or two packets of each may bring as many descriptors as make it behind again,
+// and the rest is held up again then.
 void Server::serve_held_up() {
   std::erase_if(held_up_, [&](uint64_t id) {
     Session* session = find(id);

@@ -16,10 +16,10 @@ namespace {
 
 constexpr unsigned kSubmissionEntries = 1024;
 constexpr unsigned kCompletionEntries = EventLoop::kEventsMax;
-constexpr uint64_t kRetryMs = 10;  // while the kernel does not take what it is asked for
+constexpr uint64_t kRetryMs = 10;  // while the kernel does not take an operation
 constexpr uint64_t kIdMask = (1ull << 56) - 1;
 
-// Of a process without CAP_IPC_LOCK the kernel counts what rings take as locked memory of its user.
+// For a process without CAP_IPC_LOCK the kernel counts the memory of rings as locked memory of its user.
 std::string why_no_ring_memory() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
@@ -43,15 +43,15 @@ struct EventLoop::Ring {
 
   bool has_more() const { return (IO_URING_READ_ONCE(*uring.sq.kflags) & IORING_SQ_TASKRUN) != 0; }
 
-  // Never null, and never blocks: what the kernel does not take now, because it lacks memory or room for completions,
-  // waits here until some have been read.
+  // Never null, and never blocks: an operation that the kernel does not take now, because it lacks memory or room for
+  // completions, waits here until some have been read.
   io_uring_sqe* next_entry() {
     if (hand_over())
       if (io_uring_sqe* entry = io_uring_get_sqe(&uring)) return entry;
     return &waiting.emplace_back();
   }
 
-  // What waits goes into the queue, in its order, as far as there is room. Returns whether nothing waits any more.
+  // Waiting operations go into the queue, in their order, as far as there is room. Returns whether none waits any more.
   bool hand_over() {
     if (io_uring_sq_space_left(&uring) == 0) io_uring_submit(&uring);
     while (!waiting.empty()) {
@@ -72,7 +72,7 @@ EventLoop::~EventLoop() = default;
 
 Result<std::unique_ptr<EventLoop>> EventLoop::create() {
   // Best first: with deferred task work completions are made while this thread waits, and interrupt nothing. Linux 6.1
-  // has both; what is refused is left out.
+  // has both; a flag that the kernel refuses is left out.
   constexpr unsigned kModes[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
                                  IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
   auto ring = std::make_unique<Ring>();
@@ -170,7 +170,7 @@ Result<const std::vector<Event>*> EventLoop::wait(uint64_t timeout_ms) {
   if (waited < 0 && waited != -ETIME && waited != -EINTR && waited != -EAGAIN && waited != -EBUSY)
     return failure(-waited, "wait for events");
   take_completions();
-  // Newer kernels complete a few operations at a time and say that there are more. Who is served first is decided among all.
+  // Newer kernels complete a few operations at a time and say that there are more. The next user is chosen among all.
   // (They say so when there is none, too, until the next one comes: Linux 6.18.)
   while (events_.size() < kEventsMax && ring_->has_more() && io_uring_get_events(&ring_->uring) >= 0)
     if (take_completions() == 0) break;

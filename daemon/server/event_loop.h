@@ -1,9 +1,9 @@
-// The one io_uring of marud. Completions only become events; what they mean is decided elsewhere, at the pace of the
+// The one io_uring of marud. Completions only become events; other files decide their meaning, at the pace of the
 // deciding thread.
 //
 // Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer: a
-// completion that arrives after its owner is gone finds nobody and does no harm. Memory that an operation uses (msghdr,
-// buffers) must stay until its completion has been seen.
+// completion that arrives after its owner is gone finds no owner and does no harm. Memory that an operation uses
+// (msghdr, buffers) must stay until its completion has been seen.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -42,8 +42,8 @@ class EventLoop {
   // One connection; it may be asked for several times at once.
   void accept(int listener);
   void cancel_accepts();  // each completes, with a connection or -ECANCELED
-  // Once something can be received, or the other end is gone, or will send no more. Nothing is received: what clients send
-  // stays in the kernel, where it counts as theirs, until it is their turn.
+  // Completes once something can be received, or the other end is gone, or will send no more. Nothing is received:
+  // messages of clients stay in the kernel, on their accounts, until it is their turn.
   void watch_packets(uint64_t id, int fd);
   void send(uint64_t id, int fd, msghdr* message);
   void watch_process(uint64_t id, int pidfd);
@@ -53,10 +53,10 @@ class EventLoop {
   // Ends an operation; its completion still comes.
   void cancel(EventKind kind, uint64_t id);
 
-  // Submits what was asked for, waits until something completes or the time is over, and returns everything that has completed:
-  // who is served first is decided among all, so nothing may be left behind that many others came before. How much that can
-  // be is bounded by what was asked for, a packet and a send of each connection and a process of each lane; beyond kEventsMax
-  // it waits for the next turn. The vector is valid until the next call.
+  // Submits the operations that were asked for, waits until something completes or the time is over, and returns all
+  // completions: the caller chooses the next user among all, so none may be left behind that many others came before.
+  // The operations bound their number: a packet and a send of each connection, and a process of each lane. Completions
+  // beyond kEventsMax wait for the next turn. The vector is valid until the next call.
   Result<const std::vector<Event>*> wait(uint64_t timeout_ms);
 
   static constexpr size_t kEventsMax = 16384;

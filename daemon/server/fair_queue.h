@@ -1,8 +1,8 @@
-// Work of many users for one thread: next is the work of who has had the least of the thread's time, among those that wait. So
-// who comes with one piece of work after a pause waits for the piece in progress and for one of each other user, however much
-// the others bring; among those that always bring more, the time is shared equally. What somebody had is forgotten when nobody
-// waits. (Start-time fair queuing, as in Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996, with the time that the work
-// took in place of a length known before.)
+// Work of many users for one thread. Next is the user who has had the least of the thread's time, among those that
+// wait. So a user with one piece of work after a pause waits for the piece in progress and for one of each other user,
+// however much the others bring. Users that always bring more share the time equally. When no user waits, the queue
+// forgets the times. (Start-time fair queuing, as in Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996, with the
+// time that the work took in place of a length known before.)
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class FairQueue {
   void push(const Key& key, Work work) {
     Line& line = lines_[key];
     if (line.works.empty()) {
-      // Who was away has no time in hand from then, and who had more than the others just now still has.
+      // A user who was away has no time in hand from then, and a user with more than the others just now still has it.
       if (line.used < floor_) line.used = floor_;
       order_.emplace(line.used, key);
     }
@@ -59,7 +59,7 @@ class FairQueue {
     std::deque<Work> works;
   };
 
-  // Lines without work are kept while they have had more than the others that wait; when nobody waits nothing is owed.
+  // Lines without work are kept while they have had more than the others that wait; when none waits, nothing is owed.
   void forget() {
     if (order_.empty()) {
       lines_.clear();
@@ -72,8 +72,8 @@ class FairQueue {
   }
 
   std::map<Key, Line> lines_;
-  std::set<std::pair<uint64_t, Key>> order_;  // the lines with work, by what they used
-  uint64_t floor_ = 0;                        // what the line served last had used
+  std::set<std::pair<uint64_t, Key>> order_;  // the lines with work, by the time they used
+  uint64_t floor_ = 0;                        // the time that the line served last had used
   static constexpr size_t kSweepMin = 32;
   size_t sweep_at_ = kSweepMin;  // lines
 };

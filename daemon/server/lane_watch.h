@@ -14,7 +14,7 @@
 namespace maru::daemon {
 
 struct LaneWatch {
-  uint64_t id = 0;    // never used twice, so that a late event of an earlier holder of the lane finds nobody
+  uint64_t id = 0;    // never used twice, so that a late event of an earlier holder of the lane finds no watch
   uint32_t pool = 0;  // index of the hosted pool
   uint32_t lane = 0;
   ClientIdentity who;
@@ -23,8 +23,8 @@ struct LaneWatch {
   uint64_t session = 0;            // 0: frozen
   uint64_t since_ms = 0;           // Unix milliseconds: connected or frozen since
   std::vector<gid_t> groups = {};  // supplementary, of the process; none known after a restart, until it connects
-  // To this marud, by a socket of its own. Of the others only the pool says that the lane is theirs, and whoever may write to
-  // the pool may have written it: marud ends none of these.
+  // The client attached to this marud, by a socket of its own. Of other watches only the pool says that the lane is
+  // theirs, and any process that may write to the pool may have written that: marud ends none of these processes.
   bool has_attached = false;
 };
 

@@ -67,7 +67,7 @@ Result<Listener> Listener::open(const std::string& path, bool for_everybody, Fil
     return failure(errno, "bind " + path);
   files->note_socket();
   listener.files_ = files;
-  // Nobody can connect before listen(). The umask is the whole process's, and other threads make files.
+  // No client can connect before listen(). The umask is the whole process's, and other threads make files.
   if (::chmod(path.c_str(), for_everybody ? 0666 : 0600) != 0) return failure(errno, "change the mode of " + path);
   if (::listen(listener.socket_.get(), SOMAXCONN) != 0) return failure(errno, "listen on " + path);
   files->watch();

@@ -1,6 +1,6 @@
-// The socket that clients connect to. One marud per path: a lock file beside the socket says who has it, so that a socket
-// left by a marud that was killed can be replaced without guessing. A socket that the service manager passed stays the
-// service manager's: marud neither replaces nor removes it, nor changes its mode. Where the files are taken away
+// The socket that clients connect to. One marud per path: a lock file beside the socket says which marud has it, so
+// that a socket left by a killed marud can be replaced without guessing. A socket that the service manager passed stays
+// the service manager's: marud neither replaces nor removes it, nor changes its mode. Where the files are taken away
 // (socket_files.h) a new listener takes the place of this one. Connected clients notice nothing.
 #pragma once
 
@@ -20,9 +20,9 @@ Result<bool> make_directory(const std::string& path, bool for_everybody = false)
 
 class Listener {
  public:
-  // `for_everybody`: other users may connect; what they may do is decided by their credentials. `passed`: the socket that
-  // the service manager listens on at `path`, when it is open (passed_socket.h). `before`: the files of the listener that this
-  // one replaces.
+  // `for_everybody`: other users may connect; their credentials decide their rights. `passed`: the socket that the
+  // service manager listens on at `path`, when it is open (passed_socket.h). `before`: the files of the listener that
+  // this one replaces.
   static Result<Listener> open(const std::string& path, bool for_everybody, FileDescriptor passed = {},
                                int type = SOCK_SEQPACKET, const SocketFiles* before = nullptr);
   Listener(Listener&&) = default;
@@ -36,8 +36,8 @@ class Listener {
   // For another thread, which may look at them while this one ends.
   std::shared_ptr<const SocketFiles> share_files() const { return files_; }
   const std::string& made_folder() const { return made_folder_; }  // of the socket; empty: it was there
-  // As `for_everybody` of open(), after a reload; also for the folder, if marud made it. One that was there stays as it is, and
-  // the log says so when it bars others. Nothing for a socket that was passed.
+  // As `for_everybody` of open(), after a reload; also for the folder, if marud made it. A folder that was there stays
+  // as it is, and the log says so when it bars others. Does nothing for a socket that was passed.
   Result<void> let_in(bool for_everybody) const;
 
  private:

@@ -1,4 +1,4 @@
-// The configuration read again, and what is told of marud's condition.
+// The configuration read again, and the news of marud's condition.
 #include "daemon/base/log.h"
 #include "daemon/base/plain_text.h"
 #include "daemon/hosting/reread.h"
@@ -15,8 +15,8 @@ constexpr size_t kStatusBytesMax = 4096;  // of the text for the service manager
 
 }  // namespace
 
-// What HTTP lacks: sockets, of which its thread tells, and members of the admin group, whom the socket's group keeps out. That
-// changes when a socket was opened after all, and with the configuration.
+// The lacks of HTTP: sockets, which its thread reports, and members of the admin group, whom the socket's group keeps
+// out. Both change when a socket was opened after all, and with the configuration.
 void Server::look_at_http() {
   http_opened_ = desk_->trouble();
   const std::string closed = http::closed_to_group(http_socket_path(config_), config_.admin_group);
@@ -26,7 +26,7 @@ void Server::look_at_http() {
   tell_status();
 }
 
-// One line for "systemctl status": what is not as it should be, and what came of the last reload.
+// One line for "systemctl status": each condition out of order, and the result of the last reload.
 void Server::tell_status() {
   std::string text = unavailable_said_;
   const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
@@ -39,7 +39,7 @@ void Server::tell_status() {
 // Requests are answered meanwhile, by the configuration before.
 void Server::reload() {
   notify("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now_.monotonic_ms * 1000));
-  reads_again_ = reading_.is_begun();  // what that one reads may be older than this signal
+  reads_again_ = reading_.is_begun();  // its text may be older than this signal
   if (!reads_again_) reading_.begin(reread_, failed_reading());
 }
 
@@ -71,7 +71,7 @@ void Server::take_over(const Config& reread) {
   for (const auto& hosted : pools_)
     for (const PoolSpec& spec : reread.pools)
       if (spec.pool.name == hosted->name()) hosted->set_access(spec);
-  devices_.let_in();
+  lifecycle_.let_in();
   std::string status;
   const auto tell = [&](const std::vector<std::string>& changes) {
     for (const std::string& change : changes) {
@@ -79,7 +79,7 @@ void Server::take_over(const Config& reread) {
       status += (status.empty() ? "" : "; ") + change;
     }
   };
-  tell(devices_.rescan(reread));
+  tell(lifecycle_.rescan(reread));
   tell(waiting_changes(config_, pools_, reread));
   log_info(
       "the configuration was read again: log level, admin group, grace, access lists and limits of users are in "

@@ -1,4 +1,4 @@
-// What may come of a request, for requests*.cc.
+// The results of a request, for requests*.cc.
 #pragma once
 
 #include "daemon/server/requests.h"
@@ -14,13 +14,13 @@ namespace maru::daemon {
 
 inline Outcome answer(const wire::MessageHeader& header, std::span<const std::byte> payload) {
   Outcome outcome;
-  outcome.reply = Packet{wire::encode(wire::Type(header.type), header.request_id, 0, payload), {}};
+  outcome.reply = OutgoingPacket{wire::encode(wire::Type(header.type), header.request_id, 0, payload), {}};
   return outcome;
 }
 
 inline Outcome refuse(uint16_t type, uint32_t request_id, int code, std::string_view why) {
   Outcome outcome;
-  outcome.reply = Packet{wire::encode_refusal(type, request_id, -code, why), {}};
+  outcome.reply = OutgoingPacket{wire::encode_refusal(type, request_id, -code, why), {}};
   return outcome;
 }
 

@@ -7,16 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 
 namespace maru::daemon {
 namespace {
-
-// An attach that is refused, said in the log with the words of the reply.
-Outcome refuse_attach(Users& users, const Session& session, uint32_t request_id, int code, const std::string& why) {
-  users.complaints.say(session.account, "{} may not attach: {}", session.text(), why);
-  return refuse(uint16_t(wire::Type::kAttach), request_id, code, why);
-}
 
 Outcome deleted_answer(const wire::MessageHeader& header, const DeleteTreeResult& result) {
   if (result.status < 0) return refuse(header, -result.status, "delete a tree");
@@ -72,261 +65,16 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
   return drop("an unknown message type");  // decode_request() has refused it
 }
 
-// -- attaching --------------------------------------------------------------------------------------------------------
-
-Outcome Requests::attach(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
-                         std::vector<FileDescriptor>& descriptors, Moment now) {
-  const auto request = wire::read_exactly<wire::AttachRequest>(payload);
-  if (!request) return drop("an attach request of the wrong size");
-  if (const auto wrong = wire::check(*request)) return drop("an attach request: " + std::string(*wrong));
-  const bool hands_back = (request->flags & wire::kAttachHandsBack) != 0;
-  if (descriptors.empty() == hands_back || descriptors.size() > 2)
-    return drop("an attach request with the wrong number of descriptors");
-  if (session.is_behind()) return drop("it asks for descriptors and does not read its replies");
-  if (session.lane_watch != 0) return refuse(header, EALREADY, "this connection is attached already");
-  if (std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return w.session == session.id(); }))
-    return refuse(header, EALREADY, "this connection waits for an attach already");
-
-  const std::string name(request->pool);
-  const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const auto& hosted) { return hosted->name() == name && !hosted->is_gone(); });
-  if (found == pools_.end())
-    return refuse_attach(users_, session, header.request_id, ENOENT, "there is no pool \"" + name + "\"");
-  HostedPool& hosted = **found;
-  const auto pool = uint32_t(found - pools_.begin());
-  if (const std::string why = why_no_access(session, hosted, *request); !why.empty())
-    return refuse(header, EACCES, why);
-  if (hosted.condition() == HostedPool::Condition::kWaiting) {
-    grace_ends_ms_.resize(pools_.size());
-    const bool is_late = grace_ends_ms_[pool] && now.monotonic_ms >= *grace_ends_ms_[pool];
-    if (!grace_ends_ms_[pool]) grace_ends_ms_[pool] = now.monotonic_ms + config_.adopt_grace_ms;
-    if (hands_back) take_back(session, hosted, descriptors, is_late);
-    waiting_.push_back({session.id(), pool, header.request_id, *request});
-    return {};
-  }
-  return attach_to(session, pool, header.request_id, *request, now);
-}
-
-// Who handed it back waits like the others until the pool is there. When the grace is over no other try is begun, or somebody
-// who always hands back memory that cannot be adopted would keep the pool from beginning anew.
-void Requests::take_back(const Session& session, const HostedPool& hosted,
-                         const std::vector<FileDescriptor>& descriptors, bool is_late) {
-  if (devices_.is_adopting(hosted)) return;  // somebody was faster
-  if (is_late || devices_.begins_anew(hosted))
-    return users_.complaints.say(session.account, "{} handed back the memory of pool \"{}\" too late: it begins anew",
-                                 session.text(), hosted.name());
-  // Copies, in the order of AttachReply: what is refused is closed on the spot, and that may last when it is the last
-  // descriptor of something that is no memory. Those that came are closed aside.
-  const auto copy = [](const FileDescriptor& one) { return FileDescriptor(::fcntl(one.get(), F_DUPFD_CLOEXEC, 3)); };
-  HeldMemory held = {copy(descriptors.back()), {}, true};
-  if (descriptors.size() == 2) held.pages = copy(descriptors.front());
-  auto memory = hosted.recognise(std::move(held));
-  if (!memory)
-    return users_.complaints.say(session.account, "{} handed back what is not the memory of pool \"{}\": {}",
-                                 session.text(), hosted.name(), memory.error().text());
-  users_.movements.say(session.account, "{} handed back the memory of pool \"{}\"", session.text(), hosted.name());
-  devices_.begin_adoption(hosted, std::move(*memory), session.text());
-}
-
-// By the lists as they are now; said in the log, too.
-std::string Requests::why_no_access(const Session& session, const HostedPool& hosted,
-                                    const wire::AttachRequest& request) {
-  const PoolSpec& access = hosted.spec();
-  if (may_use(session.peer(), access.users, access.groups)) return {};
-  const bool may_read = may_use(session.peer(), access.readers, access.reader_groups);
-  if (may_read && (request.flags & wire::kAttachReadOnly) != 0) return {};
-  users_.count(may_read ? metrics::Refusal::kWrite : metrics::Refusal::kAttach);
-  const std::string why = "the access list of pool \"" + hosted.name() + "\" " +
-                          (may_read ? "lets this user only read" : "does not name this user");
-  users_.complaints.say(session.account, "{} may not {} pool \"{}\": refused, {}", session.text(),
-                        may_read ? "write to" : "use", hosted.name(), why);
-  return why;
-}
-
-Outcome Requests::attach_to(Session& session, uint32_t pool_index, uint32_t request_id,
-                            const wire::AttachRequest& request, Moment now) {
-  HostedPool& hosted = *pools_[pool_index];
-  constexpr auto kType = uint16_t(wire::Type::kAttach);
-  Pool* pool = hosted.serving();
-  if (!pool && hosted.condition() == HostedPool::Condition::kUnavailable)
-    return refuse_attach(users_, session, request_id, ENODEV,
-                         "pool \"" + hosted.name() + "\" is unavailable: " + hosted.reason());
-  if (!pool) {
-    Outcome outcome = refuse_attach(users_, session, request_id, EIO,
-                                    "pool \"" + hosted.name() + "\" is fenced: " + hosted.fenced_because());
-    outcome.superseded_session = bind_for_goodbye(session, pool_index, request);
-    return outcome;
-  }
-
-  static constexpr uint8_t kNoUuid[16] = {};
-  if (std::memcmp(request.uuid, kNoUuid, 16) != 0 && std::memcmp(request.uuid, pool->header().uuid, 16) != 0)
-    return refuse(kType, request_id, ESTALE, "pool \"" + hosted.name() + "\" is another one now: detach and attach");
-
-  const Device& device = pool->device();
-  const bool reads_only = (request.flags & wire::kAttachReadOnly) != 0;
-  if (!device.is_split() && !may_use(session.peer(), hosted.spec().users, hosted.spec().groups))
-    return refuse_attach(
-        users_, session, request_id, EACCES,
-        "this user may only read pool \"" + hosted.name() +
-            "\", which is in one piece that readers could write: remove the pool and add it anew (marudctl device "
-            "remove), a pool in a file with control_path");
-  FileDescriptor memory(
-      ::fcntl(reads_only && device.is_split() ? device.read_only_fd() : device.fd(), F_DUPFD_CLOEXEC, 3));
-  FileDescriptor control(device.is_split() ? ::fcntl(device.control_fd(), F_DUPFD_CLOEXEC, 3) : -1);
-  if (device.is_split() && !control.is_open()) memory.reset();
-  const bool is_leaving = hosted.condition() == HostedPool::Condition::kLeaving;
-  const ClientIdentity& who = session.peer().who;
-  const bool keeps_lane = pool->keeps_lane(who, request.previous_lane, request.previous_generation);
-  if (is_leaving && !keeps_lane)
-    return refuse_attach(users_, session, request_id, ESHUTDOWN,
-                         "pool \"" + hosted.name() + "\" is being removed: it takes no clients");
-  FileDescriptor pidfd(::fcntl(session.peer().pidfd.get(), F_DUPFD_CLOEXEC, 3));
-  if (!memory.is_open() || !pidfd.is_open())
-    return refuse_attach(users_, session, request_id, errno, "marud has no descriptor left");
-
-  if (!keeps_lane)
-    if (const std::string why = users_.why_no_lane(session.peer(), session.text(), pool_index, now.monotonic_ms);
-        !why.empty())
-      return refuse(kType, request_id, EDQUOT, why);
-  if (pool->is_quiesced()) {
-    waiting_.push_back({session.id(), pool_index, request_id, request, true});
-    return {};
-  }
-  FileDescriptor locked;
-  auto grant = pool->attach(who, request.previous_lane, request.previous_generation, now.unix_ms, &locked);
-  if (!grant && grant.error().code == EAGAIN) {
-    waiting_.push_back({session.id(), pool_index, request_id, request, true});
-    return {};
-  }
-  if (!grant) {
-    users_.complaints.say(session.account, "{} got no lane of pool \"{}\": {}", session.text(), hosted.name(),
-                          grant.error().text());
-    return refuse(kType, request_id, grant.error().code, grant.error().doing);
-  }
-
-  if (locked.is_open()) (device.is_split() ? control : memory) = std::move(locked);
-  Outcome outcome;
-  LaneWatch* watch = lanes_.find_lane(pool_index, grant->lane);
-  if (watch && (watch->who.pid != who.pid || watch->who.start_time != who.start_time)) {
-    // The pool gave the lane of a process that is known to it as gone; our own news of that is still on its way.
-    outcome.superseded_session = watch->session;
-    outcome.unwatch_lane = watch->id;
-    lanes_.remove(watch->id);
-    watch = nullptr;
-  }
-  if (!watch) {
-    watch = &lanes_.add({0, pool_index, grant->lane, who, session.peer().command, std::move(pidfd), 0, 0});
-    outcome.watch_lane = watch->id;
-  } else if (watch->session != 0 && watch->session != session.id()) {
-    outcome.superseded_session = watch->session;
-  }
-  watch->who = who;  // perhaps another user by now
-  watch->session = session.id();
-  watch->since_ms = now.unix_ms;
-  watch->groups = session.peer().groups;
-  watch->has_attached = true;
-  session.lane_watch = watch->id;
-  session.lane_is_news = !grant->kept;
-  session.is_read_only = reads_only;
-
-  const format::Header& head = pool->header();
-  wire::AttachReply reply = {};
-  std::memcpy(reply.uuid, head.uuid, sizeof(reply.uuid));
-  reply.pool_bytes = device.bytes();
-  reply.control_bytes = head.control_bytes;
-  reply.epoch = pool->epoch();
-  reply.lane = grant->lane;
-  reply.lane_generation = grant->generation;
-  reply.lane_kept = grant->kept ? 1 : 0;
-  reply.host = pool->host();
-  reply.map_alignment = uint32_t(device.map_alignment());
-  reply.descriptors = device.is_split() ? 2 : 1;
-  reply.pages_offset = device.is_split() ? device.pages_offset() : head.control_bytes;
-  reply.control_alignment = device.control_alignment();
-  const UserLimits limits = users_.limits_of(who.uid, who.gid, session.peer().groups);
-  reply.user_regions_max = limits.regions;
-  reply.user_bytes_max = limits.bytes;
-  outcome.reply = Packet{wire::encode(wire::Type::kAttach, request_id, 0, wire::bytes_of(reply)), std::move(memory),
-                         std::move(control)};
-  if (is_leaving) outcome.notices.push_back(devices_.leave_notice(session.id(), hosted, now));
-  users_.movements.say(who.uid, "{} {} lane {} of pool \"{}\"", session.text(),
-                       grant->kept ? "is back on" : "attached to", grant->lane, hosted.name());
-  return outcome;
-}
-
-// Who has a lane of a pool that was fenced cannot have it back, and may say goodbye to it on this connection. Returns the one
-// that had it until now.
-uint64_t Requests::bind_for_goodbye(Session& session, uint32_t pool_index, const wire::AttachRequest& request) {
-  const Pool* pool = pools_[pool_index]->known();
-  LaneWatch* watch = lanes_.find_lane(pool_index, request.previous_lane);
-  if (!pool || !watch || !pool->keeps_lane(session.peer().who, request.previous_lane, request.previous_generation))
-    return 0;
-  session.lane_watch = watch->id;
-  const uint64_t before = std::exchange(watch->session, session.id());
-  return before == session.id() ? 0 : before;
-}
-
-std::vector<Requests::Settled> Requests::settle_waiting(Moment now) {
-  std::vector<Settled> settled;
-  if (waiting_.empty()) return settled;
-  grace_ends_ms_.resize(pools_.size());
-  for (size_t pool = 0; pool < pools_.size(); ++pool) {
-    HostedPool& hosted = *pools_[pool];
-    if (!grace_ends_ms_[pool] || hosted.condition() != HostedPool::Condition::kWaiting ||
-        devices_.begins_anew(hosted) || now.monotonic_ms < *grace_ends_ms_[pool])
-      continue;
-    devices_.begin_anew(hosted);
-    grace_ends_ms_[pool] = now.monotonic_ms + 10'000;  // it is tried again if it could not be done
-  }
-  std::vector<Waiting> still;
-  for (Waiting& waiting : waiting_) {
-    const Pool* pool = pools_[waiting.pool]->serving();
-    if (waiting.for_lane ? pool && (pool->is_lane_coming() || pool->is_quiesced())
-                         : pools_[waiting.pool]->condition() == HostedPool::Condition::kWaiting)
-      still.push_back(waiting);
-    else
-      settled.push_back({waiting.session, waiting.request, waiting.request_id});
-  }
-  waiting_ = std::move(still);
-  return settled;
-}
-
-Outcome Requests::attach_again(Session& session, const Settled& settled, Moment now) {
-  for (size_t pool = 0; pool < pools_.size(); ++pool)
-    if (pools_[pool]->name() == settled.request.pool && !pools_[pool]->is_gone()) {
-      // The lists may be others than when it began to wait.
-      if (const std::string why = why_no_access(session, *pools_[pool], settled.request); !why.empty())
-        return refuse(uint16_t(wire::Type::kAttach), settled.request_id, EACCES, why);
-      return attach_to(session, uint32_t(pool), settled.request_id, settled.request, now);
-    }
-  return refuse(uint16_t(wire::Type::kAttach), settled.request_id, ENOENT,
-                "pool \"" + std::string(settled.request.pool) + "\" was removed meanwhile");
-}
-
 void Requests::forget(uint64_t session) {
   stop_following(session);
-  std::erase_if(waiting_, [&](const Waiting& waiting) { return waiting.session == session; });
+  std::erase_if(waiting_, [&](const WaitingAttach& waiting) { return waiting.session == session; });
   std::erase_if(late_, [&](const Late& late) { return late.session == session; });
-  std::erase_if(deletions_, [&](const Deletion& waiting) { return waiting.session == session; });
+  std::erase_if(deletions_, [&](const WaitingDeletion& waiting) { return waiting.session == session; });
   // A region that its request has begun to take from another client becomes an orphan; else no client would get it any more.
-  for (const Renting& waiting : rents_)
+  for (const WaitingRent& waiting : rents_)
     if (Pool* pool = waiting.session == session ? pools_[waiting.pool]->serving() : nullptr)
       static_cast<void>(pool->give_up_rent(waiting.lane));
-  std::erase_if(rents_, [&](const Renting& waiting) { return waiting.session == session; });
-}
-
-std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
-  std::optional<uint64_t> least;
-  for (const Waiting& waiting : waiting_) {
-    // The server looks at those that are opened by itself, and turns at lanes.
-    if (waiting.for_lane || devices_.begins_anew(*pools_[waiting.pool])) continue;
-    const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
-    const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0
-                             : ends_ms > now.monotonic_ms ? ends_ms - now.monotonic_ms
-                                                          : 0;
-    least = std::min(least.value_or(left_ms), left_ms);
-  }
-  return least;
+  std::erase_if(rents_, [&](const WaitingRent& waiting) { return waiting.session == session; });
 }
 
 // -- with a lane ------------------------------------------------------------------------------------------------------
@@ -429,14 +177,14 @@ Outcome Requests::delete_tree(Session& session, const wire::MessageHeader& heade
   return {};
 }
 
-// Trees that turns of their pools have taken away, for those who still wait.
+// Trees that turns of their pools have taken away, for the clients that still wait.
 std::vector<Outcome::Notice> Requests::deleted_answers() {
   std::vector<Outcome::Notice> notices;
   for (uint32_t pool = 0; pool < pools_.size(); ++pool) {
     Pool* serving = pools_[pool]->serving();
     std::vector<DeletedTree> done;
     if (serving) done = serving->take_deleted_trees();
-    std::erase_if(deletions_, [&](const Deletion& waiting) {
+    std::erase_if(deletions_, [&](const WaitingDeletion& waiting) {
       if (waiting.pool != pool) return false;
       const auto found = std::find_if(done.begin(), done.end(),
                                       [&](const DeletedTree& tree) { return tree.ticket == waiting.ticket; });
@@ -483,7 +231,7 @@ Outcome Requests::admin(Session& session, const wire::MessageHeader& header, std
   if (reply.code == EBADMSG) return drop("an administration request: " + reply.text);
   if (reply.code != 0) return refuse(header, reply.code, reply.text);
   Outcome outcome = answer(header, std::as_bytes(std::span(reply.text.data(), reply.text.size())));
-  outcome.notices = devices_.take_notices();
+  outcome.notices = lifecycle_.take_notices();
   return outcome;
 }
 
@@ -506,7 +254,7 @@ std::vector<Outcome::Notice> Requests::late_answers(Moment now) {
                                       : answer(late.header, std::as_bytes(std::span(reply.text)));
     notices.push_back({late.session, std::move(*outcome.reply)});
   };
-  for (const LateAnswer& ready : devices_.take_answers())
+  for (const LateAnswer& ready : lifecycle_.take_answers())
     std::erase_if(late_, [&](const Late& late) {
       if (late.ticket != ready.ticket) return false;
       give(late, ready.reply);

@@ -1,4 +1,4 @@
-// Followers: connections without a lane that read what comes and goes in a pool (docs/events.md).
+// Followers: connections without a lane that read the comings and goings in a pool (docs/events.md).
 #include "daemon/base/log.h"
 #include "daemon/server/request_outcome.h"
 
@@ -9,7 +9,7 @@
 namespace maru::daemon {
 namespace {
 
-// Whoever may read the pool, or administrates it.
+// Users who may read the pool, or administrate it.
 bool may_follow(const Config& config, const PoolSpec& spec, const Peer& peer) {
   return may_use(peer, spec.users, spec.groups) || may_use(peer, spec.readers, spec.reader_groups) ||
          may_administrate(config, peer) || may_administrate(spec, peer);
@@ -56,8 +56,8 @@ Outcome Requests::follow(Session& session, const wire::MessageHeader& header, st
   followings_.push_back({session.id(), uint32_t(found - pools_.begin()), grant->reply.incarnation});
   users_.movements.say(session.peer().who.uid, "{} follows pool \"{}\"", session.text(), name);
   Outcome outcome;
-  outcome.reply = Packet{wire::encode(wire::Type::kFollow, header.request_id, 0, wire::bytes_of(grant->reply)),
-                         std::move(grant->feed), std::move(grant->control), std::move(grant->pages)};
+  outcome.reply = OutgoingPacket{wire::encode(wire::Type::kFollow, header.request_id, 0, wire::bytes_of(grant->reply)),
+                                 std::move(grant->feed), std::move(grant->control), std::move(grant->pages)};
   return outcome;
 }
 

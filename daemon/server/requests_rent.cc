@@ -1,5 +1,6 @@
-// Requests for memory. One that needs turns of its pool first, because many uses have not been read yet or the queues of its
-// policy are being built, waits, and what else its connection brings behind it; others go on.
+// Requests for memory. Some need turns of their pool first, because many uses have not been read yet or the queues of
+// its policy are being built. Such a request waits, and the later messages of its connection wait behind it; others go
+// on.
 #include "daemon/base/log.h"
 #include "daemon/server/request_outcome.h"
 #include "daemon/server/requests.h"
@@ -20,14 +21,14 @@ Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std:
 }
 
 bool Requests::has_waiting_rent(uint64_t session) const {
-  return std::any_of(rents_.begin(), rents_.end(), [&](const Renting& rent) { return rent.session == session; });
+  return std::any_of(rents_.begin(), rents_.end(), [&](const WaitingRent& rent) { return rent.session == session; });
 }
 
 std::vector<uint64_t> Requests::ready_rents() {
   std::vector<uint64_t> ready;
   ready.reserve(rents_.size());  // before any of them counts as said
-  for (Renting& rent : rents_) {
-    const Pool* serving = pools_[rent.pool]->serving();  // one that does not serve any more refuses
+  for (WaitingRent& rent : rents_) {
+    const Pool* serving = pools_[rent.pool]->serving();  // a pool that does not serve any more refuses
     if (rent.is_said || (serving && !serving->may_rent(rent.ticket))) continue;
     rent.is_said = true;
     ready.push_back(rent.session);
@@ -37,9 +38,9 @@ std::vector<uint64_t> Requests::ready_rents() {
 
 Outcome Requests::rent_again(Session& session, Moment now) {
   const auto found =
-      std::find_if(rents_.begin(), rents_.end(), [&](const Renting& rent) { return rent.session == session.id(); });
+      std::find_if(rents_.begin(), rents_.end(), [&](const WaitingRent& rent) { return rent.session == session.id(); });
   if (found == rents_.end()) return {};
-  const Renting waiting = *found;
+  const WaitingRent waiting = *found;
   rents_.erase(found);
   return rent_for(session, waiting.header, waiting.request, now, waiting.ticket, waiting.came);
 }
@@ -69,7 +70,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
     users_.refuse(allowed.refusal, session.account, session.text() + ": " + allowed.why, now.monotonic_ms);
   }
   const std::string& pool = pools_[watch->pool]->name();
-  // A refusal is a text and has no room for what was evicted on the way to it; an answer without memory says both.
+  // A refusal is a text and has no room for the blocks evicted on the way to it; an answer without memory says both.
   const bool evicted_in_vain =
       (result.status == -ENOSPC || result.status == -EDQUOT || result.status == -ESHUTDOWN) && result.evicted_total > 0;
   if (result.status < 0) log_debug("{} gets no memory of pool \"{}\": {}", session.text(), pool, result.explanation);

@@ -36,7 +36,7 @@ Moment moment() {
           uint64_t(monotonic.tv_sec) * 1000 + uint64_t(monotonic.tv_nsec) / 1'000'000};
 }
 
-// What this thread has had of a processor.
+// The processor time of this thread.
 uint64_t own_cpu_ns() {
   timespec had = {};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
@@ -53,12 +53,12 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
       listener_(listener),
       signals_(std::move(signals)),
       reread_(std::move(reread)),
-      devices_(config, pools, lanes_, state, reread_,
-               [this](bool others) {
-                 if (auto opened = listener_.let_in(others); !opened)
-                   log_error("the socket stays as it is: {}", opened.error().text());
-               }),
-      requests_(config, pools, lanes_, devices_),
+      lifecycle_(config, pools, lanes_, state, reread_,
+                 [this](bool others) {
+                   if (auto opened = listener_.let_in(others); !opened)
+                     log_error("the socket stays as it is: {}", opened.error().text());
+                 }),
+      requests_(config, pools, lanes_, lifecycle_),
       desk_(desk),
       adopted_due_ms_(pools.size(), 0) {
   requests_.turns = &turns_;
@@ -67,7 +67,7 @@ Server::Server(Config& config, HostedPools& pools, const StateDirectory& state, 
 Result<void> Server::run() {
   now_ = moment();
   requests_.set_start(now_);
-  devices_.let_in();  // pools that were added at run time have lists of their own
+  lifecycle_.let_in();  // pools that were added at run time have lists of their own
   watchdog_ms_ = watchdog_interval_ms();
   after_events();
   loop_->watch_signals(signals_.get());
@@ -106,7 +106,7 @@ Result<void> Server::run() {
 uint64_t Server::wait_ms(bool more_to_do) const {
   if (more_to_do) return 0;
   uint64_t timeout_ms = lanes_.size() > 0 ? kTurnMs : kIdleMs;
-  if (works_aside > 0 || devices_.is_opening() || !held_up_.empty()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
+  if (works_aside > 0 || lifecycle_.is_opening() || !held_up_.empty()) timeout_ms = std::min(timeout_ms, kAsideLookMs);
   if (const auto waiting_ms = requests_.waiting_ms(now_)) timeout_ms = std::min(timeout_ms, *waiting_ms);
   for (const auto& hosted : pools_)
     if (const Pool* pool = hosted->serving())
@@ -157,7 +157,7 @@ void Server::on_event(const Event& event) {
 
 // -- work -------------------------------------------------------------------------------------------------------------
 
-// Whoever has been served least is next, so that nobody waits for all that another one asks.
+// The user who has been served least is next, so that no user waits for all requests of another.
 void Server::serve() {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
@@ -206,7 +206,7 @@ void Server::ask_to_leave(uint32_t pool) {
   std::vector<Notice> notices;
   for (const auto& [id, watch] : lanes_.all())
     if (watch.pool == pool && watch.session != 0)
-      notices.push_back(devices_.leave_notice(watch.session, *pools_[pool], now_));
+      notices.push_back(lifecycle_.leave_notice(watch.session, *pools_[pool], now_));
   send(notices);
 }
 
@@ -233,7 +233,7 @@ void Server::on_process_end(uint64_t id, int result) {
   }
 }
 
-// Those whose end has not come up yet, at the end of marud: a pool that nobody has is left in order.
+// Lanes whose processes ended without marud's notice, at the end of marud: a pool that no client has is left in order.
 void Server::take_back_ended(const std::vector<HostedPool*>& those) {
   const auto is_one = [&](uint32_t pool) {
     return std::find(those.begin(), those.end(), pools_[pool].get()) != those.end();
@@ -267,7 +267,7 @@ void Server::after_events() {
     adopted_due_ms_[pool].reset();
     if (again_ms) adopted_due_ms_[pool] = now_.monotonic_ms + *again_ms;
   }
-  // Whoever waits in the queue would have been accepted or not by now.
+  // Every connection in the queue would have been accepted or not by now.
   if (shortage_over_ms_ != 0 && now_.monotonic_ms >= shortage_over_ms_) {
     log_info("connections are accepted again");
     shortage_over_ms_ = 0;
@@ -299,8 +299,8 @@ void Server::log_overdue_pins(uint32_t index) {
                                      pools_[index]->name());
 }
 
-// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and others are
-// served before the next pool's. Returns true when there is more to do right away.
+// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and
+// others are served before the next pool's. Returns true when there is more to do right away.
 bool Server::step_pools() {
   bool more_to_do = false;
   for (size_t i = 0; i < pools_.size() && !more_to_do; ++i) {
@@ -328,8 +328,8 @@ bool Server::turn_pools() {
   }
   std::vector<Notice> notices = requests_.drained_notices();
   send(notices);
-  more_to_do |= devices_.step(now_);
-  notices = devices_.take_notices();
+  more_to_do |= lifecycle_.step(now_);
+  notices = lifecycle_.take_notices();
   send(notices);
   more_to_do |= requests_.step_survey();
   for (const uint64_t id : requests_.ready_rents())
@@ -366,14 +366,14 @@ void Server::on_signal() {
   loop_->watch_signals(signals_.get());
 }
 
-// Those that are there first: what is being opened may wait for a disk.
+// The present pools first: a pool that is being opened may wait for a disk.
 void Server::stop() {
   notify("STOPPING=1");
   std::vector<HostedPool*> there;
   for (const auto& hosted : pools_) there.push_back(hosted.get());
   stop_pools(there);
-  stop_pools(devices_.end_openings());
-  // What lies unread in connections may last when it is closed, but not when the kernel closes it after the process.
+  stop_pools(lifecycle_.end_openings());
+  // To close a connection with unread packets may last, but not when the kernel does it after the process.
   for (const auto& [id, session] : sessions_) static_cast<void>(session->release_socket());
   while (!work_.empty())
     work_.serve_next([](Work&& work) {
@@ -384,7 +384,7 @@ void Server::stop() {
 
 void Server::stop_pools(const std::vector<HostedPool*>& those) {
   take_back_ended(those);
-  for (HostedPool* hosted : those) hosted->stop(devices_.is_held(*hosted));
+  for (HostedPool* hosted : those) hosted->stop(lifecycle_.is_held(*hosted));
 }
 
 }  // namespace maru::daemon

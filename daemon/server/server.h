@@ -1,7 +1,7 @@
-// marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn.
-// One thread. A turn takes what has completed, serves requests and new connections for a bounded time, users in turns
-// (fair_queue.h), gives pools short turns, and waits again unless there is more to do. So a request waits for one step of
-// something else, however much of that there is, and no request is served in the middle of a step.
+// marud at work: connections come and go, requests are decided one after the other, processes die, pools get their
+// turn. One thread. A turn takes the completions, serves requests and new connections for a bounded time, users in
+// turns (fair_queue.h), gives pools short turns, and waits again unless there is more to do. So a request waits for one
+// step of other work, however much of that there is, and no request is served in the middle of a step.
 #pragma once
 
 #include "daemon/base/aside.h"
@@ -90,8 +90,9 @@ class Server {
   uint64_t wait_ms(bool more_to_do) const;
   Session* find(uint64_t session);
 
-  // What a user waits for. Its new connections have a share of their own, so that they do not hold up its old ones; and so have
-  // its requests for memory that go on, each of which is a step of marud's choice, so that they do not hold up the short ones.
+  // The kinds of work of a user. Its new connections have a share of their own, so that they do not hold up its old
+  // ones. Its requests for memory that go on have one, too, since each is a step of marud's choice and must not hold up
+  // the short requests.
   enum class Share : uint8_t { kRequests, kArrivals, kRents };
   using ShareOf = std::pair<uid_t, Share>;
   struct Work {
@@ -105,22 +106,22 @@ class Server {
   Config& config_;
   HostedPools& pools_;
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;
-  std::unique_ptr<EventLoop>
-      loop_;  // after sessions_: it ends first, and with it what was asked for with their buffers
+  std::unique_ptr<EventLoop> loop_;  // after sessions_: it ends first, and with it the operations on their buffers
   Closer closer_;
   Listener& listener_;
   FileDescriptor signals_;
   Reread reread_;
   LaneWatches lanes_;
-  DeviceCommands devices_;
+  PoolLifecycle lifecycle_;
   Requests requests_;
   http::Desk* desk_;         // null: there is no HTTP
-  std::string http_opened_;  // what its thread said last of its sockets; empty: all are open
+  std::string http_opened_;  // the last news of its thread about its sockets; empty: all are open
   FairQueue<ShareOf, Work> work_;
-  std::vector<uint64_t> held_up_;  // sessions whose packets bring what their users may not bring now
-  std::vector<Work> kept_;         // what came for pools that are quiesced, or behind a request for memory that waits
+  std::vector<uint64_t> held_up_;  // sessions whose packets bring descriptors that their users may not bring now
+  std::vector<Work> kept_;         // requests for quiesced pools, or behind a request for memory that waits
   std::vector<std::optional<uint64_t>> adopted_due_ms_;  // per pool: its adopted lanes are looked for then, monotonic
-  // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked at.
+  // Per pool: its lanes whose processes are of other pid namespaces, for which all processes of the machine are looked
+  // at.
   struct Elsewhere {
     uint64_t due_ms = 0;    // not before, monotonic
     uint64_t pause_ms = 0;  // the last one
@@ -129,21 +130,21 @@ class Server {
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
       adopted_said_;  // pool, lane, start time: that it is not watched yet
   uint64_t next_session_ = 1;
-  uint32_t next_pool_ = 0;  // whose turn comes first
+  uint32_t next_pool_ = 0;  // the pool with the first turn
   Moment now_ = {};
   metrics::TurnTimes turns_;
   uint64_t accept_due_ms_ = 0;     // after a failure: not before; 0: none failed since the last success
   uint64_t shortage_over_ms_ = 0;  // 0: there is no shortage that the log knows of
   uint64_t users_due_ms_ = 0;
   size_t turned_away_ = 0;       // sessions that only wait to be told so
-  std::deque<uint64_t> silent_;  // those of them that have asked nothing, the oldest first
+  std::deque<uint64_t> silent_;  // those among them without a request until now, the oldest first
   uint64_t watchdog_ms_ = 0;
   uint64_t watchdog_due_ms_ = 0;
   size_t accepts_ = 0;            // asked for and not complete
   size_t accepted_ = 0;           // in this turn
   size_t arrivals_ = 0;           // in work_
   std::string unavailable_said_;  // why pools are, for the service manager
-  std::string reread_said_;       // what came of the last reload, for the service manager
+  std::string reread_said_;       // the result of the last reload, for the service manager
   Aside<Reading> reading_;        // of the configuration, for SIGHUP
   bool reads_again_ = false;      // there was another one meanwhile
   Aside<SocketLook> socket_look_;

@@ -31,7 +31,7 @@ bool Session::is_bringing_descriptors() {
   return peek(brings) >= 0 && brings;
 }
 
-// What receive() would have next stays where it is. As recvmsg(2).
+// The next packet of receive() stays where it is. As recvmsg(2).
 ssize_t Session::peek(bool& brings_descriptors) {
   char byte;
   iovec part = {&byte, 1};
@@ -43,8 +43,8 @@ ssize_t Session::peek(bool& brings_descriptors) {
   return result;
 }
 
-// recvmsg(2). That the other end was closed with something of ours unread the kernel says once (unix(7)), and before it gives
-// what came earlier.
+// recvmsg(2). The kernel says once (unix(7)) that the other end was closed with a reply of ours unread, and before it
+// gives the earlier packets.
 ssize_t Session::take(msghdr& message, int flags) {
   const ssize_t result = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
   if (result >= 0 || errno != ECONNRESET) return result;
@@ -89,7 +89,7 @@ Session::Received Session::receive() {
   return received;
 }
 
-bool Session::send(EventLoop& loop, Packet packet) {
+bool Session::send(EventLoop& loop, OutgoingPacket packet) {
   if (is_closing_ || close_when_sent_) return true;
   if (unsent_.size() >= kUnsentMax) return false;
   unsent_.push_back(std::move(packet));
@@ -97,7 +97,7 @@ bool Session::send(EventLoop& loop, Packet packet) {
   return true;
 }
 
-void Session::send_unasked(EventLoop& loop, Packet packet) {
+void Session::send_unasked(EventLoop& loop, OutgoingPacket packet) {
   if (unsent_.size() < kUnsentWhenUnaskedMax) send(loop, std::move(packet));
 }
 
@@ -107,7 +107,7 @@ bool Session::is_behind() const {
 }
 
 void Session::begin_send(EventLoop& loop) {
-  Packet& packet = unsent_.front();
+  OutgoingPacket& packet = unsent_.front();
   send_part_ = {packet.bytes.data(), packet.bytes.size()};
   send_message_ = {};
   send_message_.msg_iov = &send_part_;

@@ -1,11 +1,13 @@
-// One connection: who is at its end, the packet that was received, and the replies on their way. It knows nothing of what the
-// packets mean.
+// One connection: the process at its end, the packet that was received, and the replies on their way. It knows nothing
+// of the meaning of packets.
 //
-// A client that shuts its writing side down has left, as one that closes the connection has: what it asked before is answered,
-// as far as it reads, and then marud ends the connection, too. One that shuts its reading side down goes with the first reply.
+// A client that shuts its writing side down has left, as has a client that closes the connection: its earlier requests
+// are answered, as far as it reads, and then marud ends the connection, too. A client that shuts its reading side down
+// goes with the first reply.
 //
-// A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are marud's from
-// then on. A session is removed only when none of its operations is in flight, because the kernel reads from it until then.
+// A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are
+// marud's from then on. A session is removed only when none of its operations is in flight, because the kernel reads
+// from it until then.
 #pragma once
 
 #include "daemon/server/event_loop.h"
@@ -26,7 +28,7 @@
 
 namespace maru::daemon {
 
-struct Packet {
+struct OutgoingPacket {
   std::vector<std::byte> bytes;
   FileDescriptor fd = {};      // travels with it
   FileDescriptor second = {};  // behind it
@@ -37,12 +39,12 @@ class Session {
  public:
   // Replies that a client may leave unread before it is dropped.
   static constexpr size_t kUnsentMax = 64;
-  // Beyond so many unread packets, what is sent unasked is dropped instead.
+  // Beyond so many unread packets, unasked ones are dropped instead.
   static constexpr size_t kUnsentWhenUnaskedMax = 16;
   // Descriptors that one packet may bring.
   static constexpr size_t kDescriptorsMax = 4;
-  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: what finds none is closed by the kernel
-  // in this thread, and the last close of some lasts as long as the client wants it to.
+  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: the kernel closes a descriptor
+  // without room in this thread, and the last close of some lasts as long as the client wants it to.
   static constexpr size_t kDescriptorsOfLinuxMax = 253;
   // Bytes of replies, as the kernel accounts for them, that a client may leave unread and still be sent descriptors.
   static constexpr int kUnreadBytesMax = 16 << 10;
@@ -60,9 +62,9 @@ class Session {
   void await_packet(EventLoop& loop);
   // It has said so, with this result. True: the connection is over, and nothing lies unread in it.
   bool finish_await(int result);
-  // What can be received next brings descriptors. It stays where it is.
+  // Whether the packet that comes next brings descriptors. It stays where it is.
   bool is_bringing_descriptors();
-  // What is there, and why the session must end, or nothing. Never blocks.
+  // The packet that is there, and why the session must end, or nothing. Never blocks.
   struct Received {
     std::span<const std::byte> bytes;  // valid until the next receive()
     std::vector<FileDescriptor> descriptors;
@@ -73,24 +75,24 @@ class Session {
   Received receive();
 
   // False: the client reads too slowly, the session must end.
-  bool send(EventLoop& loop, Packet packet);
-  // What nobody waits for: dropped if the client does not read.
-  void send_unasked(EventLoop& loop, Packet packet);
+  bool send(EventLoop& loop, OutgoingPacket packet);
+  // A packet that no request waits for: dropped if the client does not read.
+  void send_unasked(EventLoop& loop, OutgoingPacket packet);
   // False: the session must end.
   bool finish_send(EventLoop& loop, int result);
 
   // Nothing more is received or answered; operations in flight are ended.
   void close(EventLoop& loop);
-  // It leaves replies unread: what they carry is held meanwhile.
+  // The client leaves replies unread, and marud holds their descriptors meanwhile.
   bool is_behind() const;
   bool is_closing() const { return is_closing_; }
   void close_when_sent() { close_when_sent_ = true; }
   bool is_idle() const { return !is_awaited_ && !sending_; }
   int release_socket() { return socket_.release(); }
 
-  std::string turned_away_because;  // not empty: told so whatever it asks, and then it goes
+  std::string turned_away_because;  // not empty: the reply to any request, and then the connection goes
   int turned_away_code = EDQUOT;
-  uid_t account = 0;          // whose connection it is: users.h
+  uid_t account = 0;          // the user on whose account the connection is: users.h
   bool is_strangers = false;  // of a user who may use no pool
   bool is_read_only = false;  // said so when it attached
   uint64_t lane_watch = 0;    // 0: none; kept by requests
@@ -115,7 +117,7 @@ class Session {
   std::unique_ptr<std::byte[]> receive_bytes_;
 
   bool sending_ = false;
-  std::deque<Packet> unsent_;  // the first is the one being sent
+  std::deque<OutgoingPacket> unsent_;  // the first is the one being sent
   msghdr send_message_ = {};
   iovec send_part_ = {};
   wire::DescriptorRoom send_descriptors_;

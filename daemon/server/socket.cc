@@ -85,7 +85,7 @@ void Server::take_new_listener(Listener fresh) {
   const int old = listener_.release_socket();
   listener_ = std::move(fresh);
   closer_.close(old, kNobody);
-  devices_.let_in();
+  lifecycle_.let_in();
   watch_socket_files();
 }
 

@@ -16,7 +16,7 @@ using metrics::Refusal;
 
 constexpr uint64_t kSaidAgainMs = 10'000;
 constexpr size_t kSaidMax = 4096;  // more users than connect: then some things are said again too early
-// Connections that only those who may administrate get: the last ones.
+// Connections for users who may administrate: the last ones.
 constexpr size_t kConnectionsReserved = 64;
 // Connections of all users together who may use no pool.
 constexpr uint64_t kStrangersMax = 64;
@@ -160,7 +160,8 @@ std::string Users::why_too_many_pins(const Peer& peer, const UserLimits& limits,
 std::string Users::why_no_lane(const Peer& peer, const std::string& who, uint32_t pool, uint64_t now_ms) {
   const uid_t account = account_of(peer.who.uid);
   const UserLimits limits = limits_of(peer.who.uid, peer.who.gid, peer.groups);
-  // A lane outlives its connection until its process ends: who connects, attaches and hangs up again has many.
+  // A lane outlives its connection until its process ends: a client that connects, attaches and hangs up again has
+  // many.
   const auto lanes = uint64_t(std::count_if(lanes_.all().begin(), lanes_.all().end(), [&](const auto& entry) {
     const LaneWatch& watch = entry.second;
     return (watch.has_attached || watch.pool == pool) && account_of(watch.who.uid) == account;

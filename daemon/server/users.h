@@ -35,20 +35,20 @@ class Users {
   Users(const Config& config, const std::vector<std::unique_ptr<HostedPool>>& pools, const LaneWatches& lanes)
       : config_(config), pools_(pools), lanes_(lanes) {}
 
-  // Who counts for what a user has: whose subordinate it is, or itself. A [[limit]] that names a user makes it count for
-  // itself.
+  // The account of a user: the user whose subordinate it is, or itself. A [[limit]] that names a user makes it an
+  // account of its own.
   uid_t account_of(uid_t user) const;
 
-  // Of root and marud's own user only what a [[limit]] says that names them.
+  // For root and marud's own user only limits of a [[limit]] that names them.
   UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
 
   // marud, or a pool of it.
   bool may_administrate_anything(const Peer& peer) const;
 
   // Connections. Each why_... says why not, or nothing; `who` is for the log.
-  // Who may use no pool and administrate nothing: such users have few connections, all together.
+  // Users who may use no pool and administrate nothing: they have few connections, all together.
   bool is_stranger(const Peer& peer) const;
-  // `connections` of all users; `closing`, those of this one's account that are over and still wait to be closed, are its own.
+  // `connections` of all users; `closing`: connections of this user's account that are over and wait to be closed.
   std::string why_no_connection(const Peer& peer, const std::string& who, size_t connections, size_t closing,
                                 uint64_t now_ms);
   void connected(uid_t account, bool is_strangers);
@@ -57,8 +57,8 @@ class Users {
   // A lane of this pool that the process does not have yet.
   std::string why_no_lane(const Peer& peer, const std::string& who, uint32_t pool, uint64_t now_ms);
 
-  // What this client may rent in the pool. `why` is not empty when it may have no region more; what it has room for in its own
-  // regions it may have all the same if `evicts_own`.
+  // The memory that this client may rent in the pool. `why` is not empty when it may have no region more; with
+  // `evicts_own` it may still use the room in its own regions.
   struct Allowance {
     RentLimits limits;
     std::string why;
@@ -67,7 +67,7 @@ class Users {
   };
   Allowance allowance(const Peer& peer, const Pool& pool) const;
 
-  // Looks for users with too many pins, and logs who has come to be one and who no longer is.
+  // Looks for users with too many pins, and logs which user has become one and which no longer is.
   void watch();
 
   void count(metrics::Refusal refusal) { ++refusals_[size_t(refusal)]; }
@@ -77,7 +77,7 @@ class Users {
   void fill(metrics::Snapshot& snapshot) const;
   nlohmann::json limits_json() const;  // as /conf has them
 
-  // What clients cause in the log at will: their mistakes and what they may not, and that they come and go.
+  // Lines in the log that clients cause at will: mistakes, forbidden requests, comings and goings.
   LogBudget complaints{LogLevel::kWarning, "refusals and mistakes", 32, 128};
   LogBudget movements{LogLevel::kInfo, "comings and goings", 128, 512};
 

@@ -1,6 +1,6 @@
-// How much memory the kernel lets a process have: the limits of its control group and of those above it (version 2; those of
-// version 1 are not looked at). The memory of a pool is charged to the group of whoever touches it first; at the limit the
-// kernel kills somebody of the group.
+// How much memory the kernel lets a process have: the limits of its control group and of the groups above it (version
+// 2; limits of version 1 are not looked at). The memory of a pool is charged to the group of the process that touches
+// it first; at the limit the kernel kills a process of the group.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -31,8 +31,8 @@ bool is_charged(int fd);
 // Of /proc/meminfo: MemTotal; 0 when it does not say.
 uint64_t memory_of_machine(const std::string& root = "");
 
-// Whether this process may take so many bytes of the descriptor's memory now, by the limits of its group and what there is. If
-// not, an error that says what was found and what to do: taking them would end the process without a word.
+// Whether this process may take so many bytes of the descriptor's memory now, by the limits of its group and the free
+// memory. If not, an error with the finding and the remedy: taking them would end the process without a word.
 Result<void> check_memory_limit(int fd, uint64_t bytes, const std::string& what);
 
 }  // namespace maru::daemon

@@ -1,7 +1,8 @@
-// Who is at the other end of a connection, as the kernel says, and whether that process still lives.
+// The process at the other end of a connection, as the kernel says, and whether it still lives.
 //
-// A pid alone can belong to somebody else a moment later. A pidfd cannot, and the pair of pid and start time cannot within
-// one boot. So a process is known by both: the start time is read while the pidfd says that the process is alive.
+// A pid alone can belong to another process a moment later. A pidfd cannot, and the pair of pid and start time cannot
+// within one boot. So a process is known by both: the start time is read while the pidfd says that the process is
+// alive.
 #pragma once
 
 #include "daemon/system/client_identity.h"

@@ -1,5 +1,5 @@
-// Which subordinate user ids are whose: subuid(5). A user may run processes under each id of its ranges, so that a limit on
-// what one user may have means nothing unless these count as the user's own.
+// The owners of subordinate user ids: subuid(5). A user may run processes under each id of its ranges, so that a limit
+// on one user means nothing unless these count as the user's own.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ class SubordinateUsers {
  public:
   using UserOf = std::function<std::optional<uid_t>(const std::string& name)>;
 
-  // Lines "name or number:first:count"; what is none, names nobody or says whose the ids of root are is left out. What
-  // several ranges have belongs to the one that begins first, or is written first.
+  // Lines "name or number:first:count"; any other line, a line of an unknown user, and a line about the ids of root are
+  // left out. An id in several ranges belongs to the range that begins first, or is written first.
   static SubordinateUsers parse(std::istream& lines, const UserOf& user_of);
   // /etc/subuid, with the names of /etc/passwd: users of a directory are known there by their numbers alone, because to ask
   // for them can take as long as the directory likes.
   static SubordinateUsers of_this_machine();
 
-  // Who counts for what the user has: the owner of the range that the id is in, or the user itself.
+  // The account of a user: the owner of the range that the id is in, or the user itself.
   uid_t owner(uid_t user) const;
 
  private:

@@ -6,6 +6,7 @@
 #include "libmaru/shm/blocks/touch.h"
 #include "libmaru/shm/recovery/evict.h"
 #include "libmaru/shm/recovery/reclaim.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "tests/fuzz/target.h"
 
 #include <array>

@@ -160,7 +160,7 @@ class World {
       outcome.reply = std::move(notice.packet);
       settle(*sessions_[notice.session - 1], std::move(outcome));
     }
-    while (devices_.step(now())) continue;
+    while (lifecycle_.step(now())) continue;
     for (const auto& pool : pools_) {
       if (pool->serving()) pool->serving()->turn(now().unix_ms);
       must(!pool->fence_if_lost(), "a pool was fenced");
@@ -199,8 +199,8 @@ class World {
   daemon::Config config_;
   HostedPools pools_;
   daemon::LaneWatches lanes_;
-  daemon::DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return daemon::Reading(); }, [](bool) {}};
-  Requests requests_{config_, pools_, lanes_, devices_};
+  daemon::PoolLifecycle lifecycle_{config_, pools_, lanes_, state_, [] { return daemon::Reading(); }, [](bool) {}};
+  Requests requests_{config_, pools_, lanes_, lifecycle_};
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<FileDescriptor> lost_memory_;
   std::vector<std::unique_ptr<Resident>> residents_;

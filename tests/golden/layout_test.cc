@@ -2,6 +2,7 @@
 // major version.
 #include "libmaru/shm/blocks/hash.h"
 #include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "maru/format/data_label.h"
 
 #include <cstddef>

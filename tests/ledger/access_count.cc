@@ -1,6 +1,5 @@
 #include "tests/ledger/access_count.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 #include "maru/format/atomic_word.h"
 
@@ -114,7 +113,5 @@ uint64_t on_cas(void* address, unsigned bytes, uint64_t expected, uint64_t desir
 void on_flush(const void* address, size_t) {
   if (ledger::counts(address)) ++ledger::now.flushed;
 }
-
-bool mutant(unsigned) { return false; }
 
 }  // namespace maru::sim

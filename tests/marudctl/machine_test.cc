@@ -18,12 +18,13 @@ namespace {
 using nlohmann::json;
 namespace files = std::filesystem;
 
-const Finding* find(const std::vector<Finding>& findings, const std::string& what) {
-  const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.what == what; });
-  return found == findings.end() ? nullptr : &*found;
+const Diagnosis* find(const std::vector<Diagnosis>& diagnoses, const std::string& what) {
+  const auto found =
+      std::find_if(diagnoses.begin(), diagnoses.end(), [&](const Diagnosis& f) { return f.what == what; });
+  return found == diagnoses.end() ? nullptr : &*found;
 }
-Grade grade_of(const std::vector<Finding>& findings, const std::string& what) {
-  const Finding* found = find(findings, what);
+Grade grade_of(const std::vector<Diagnosis>& diagnoses, const std::string& what) {
+  const Diagnosis* found = find(diagnoses, what);
   EXPECT_NE(found, nullptr) << what;
   // Whoever is told that something is not good is also told why.
   if (found && found->grade != Grade::kGood) {
@@ -32,8 +33,8 @@ Grade grade_of(const std::vector<Finding>& findings, const std::string& what) {
   return found ? found->grade : Grade::kGood;
 }
 
-Machine good_machine() {
-  Machine m;
+MachineSettings good_machine() {
+  MachineSettings m;
   m.kernel = "6.1.0-18-amd64";
   m.shmem_huge_pages = "advise";
   m.huge_pages = 512;
@@ -46,18 +47,18 @@ Machine good_machine() {
   return m;
 }
 
-TEST(Machine, NothingIsSaidAgainstAGoodOne) {
-  for (const Finding& finding : judge(good_machine()))
-    EXPECT_EQ(finding.grade, Grade::kGood) << finding.what << ": " << finding.found;
+TEST(MachineSettings, NothingIsSaidAgainstAGoodOne) {
+  for (const Diagnosis& diagnosis : judge(good_machine()))
+    EXPECT_EQ(diagnosis.grade, Grade::kGood) << diagnosis.what << ": " << diagnosis.found;
 }
 
-TEST(Machine, WhatDeniesAnIoUringIsNamed) {
+TEST(MachineSettings, WhatDeniesAnIoUringIsNamed) {
   const auto found = [](int code, daemon::IoUringSettings settings) {
-    Machine m = good_machine();
+    MachineSettings m = good_machine();
     m.io_uring_code = code;
     m.io_uring = settings;
-    const auto findings = judge(m);
-    const Finding* one = find(findings, "io_uring");
+    const auto diagnoses = judge(m);
+    const Diagnosis* one = find(diagnoses, "io_uring");
     return one ? one->found + ": " + one->advice : "";
   };
   const auto has = [](const std::string& text, const std::string& part) { return text.find(part) != text.npos; };
@@ -74,41 +75,44 @@ TEST(Machine, WhatDeniesAnIoUringIsNamed) {
   EXPECT_EQ(found(ENOMEM, {}), "allowed: ") << "that is another matter";
 }
 
-TEST(Machine, EachFaultIsNamed) {
+TEST(MachineSettings, EachFaultIsNamed) {
   const auto graded = [](auto&& spoil, const char* what) {
-    Machine m = good_machine();
+    MachineSettings m = good_machine();
     spoil(m);
     return grade_of(judge(m), what);
   };
-  EXPECT_EQ(graded([](Machine& m) { m.kernel = "5.10.0"; }, "kernel"), Grade::kWrong);
-  EXPECT_EQ(graded([](Machine& m) { m.kernel = "6.0.1"; }, "kernel"), Grade::kWrong);
-  EXPECT_EQ(graded([](Machine& m) { m.hidden_processes = "2"; }, "processes in /proc"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.hidden_processes = "2", m.shows_them_to_a_group = true; }, "processes in /proc"),
+  EXPECT_EQ(graded([](MachineSettings& m) { m.kernel = "5.10.0"; }, "kernel"), Grade::kWrong);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.kernel = "6.0.1"; }, "kernel"), Grade::kWrong);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.hidden_processes = "2"; }, "processes in /proc"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.hidden_processes = "2", m.shows_them_to_a_group = true; },
+                   "processes in /proc"),
             Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.kernel = "7.0"; }, "kernel"), Grade::kGood);
-  EXPECT_EQ(graded([](Machine& m) { m.io_uring.disabled = 2; }, "io_uring"), Grade::kWrong);
-  EXPECT_EQ(graded([](Machine& m) { m.io_uring.disabled = 1; }, "io_uring"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.shmem_huge_pages = "never"; }, "huge pages for shared memory"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.huge_pages = 0; }, "reserved huge pages"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.swap_bytes = 1 << 30; }, "swap"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.overcommit = 2; }, "overcommit"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.numa_balancing = 1; }, "automatic NUMA balancing"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.clock = "hpet"; }, "clock"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.open_files_max = 1024; }, "open files of marud"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.cgroup_bytes = 1 << 30; }, "memory limit of this control group"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.killed = 1; }, "processes killed for want of memory"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.shm_bytes = 64 << 20; }, "/dev/shm"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.map_count_max = 1000; }, "mappings of a process"), Grade::kWarning);
-  EXPECT_EQ(graded([](Machine& m) { m.dax_devices = {{"dax0.0", "system-ram", 1}}; }, "dax0.0"), Grade::kNote);
-  EXPECT_EQ(graded([](Machine& m) { m.dax_devices = {{"dax0.0", "devdax", 1}}; }, "dax0.0"), Grade::kGood);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.kernel = "7.0"; }, "kernel"), Grade::kGood);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.io_uring.disabled = 2; }, "io_uring"), Grade::kWrong);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.io_uring.disabled = 1; }, "io_uring"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.shmem_huge_pages = "never"; }, "huge pages for shared memory"),
+            Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.huge_pages = 0; }, "reserved huge pages"), Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.swap_bytes = 1 << 30; }, "swap"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.overcommit = 2; }, "overcommit"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.numa_balancing = 1; }, "automatic NUMA balancing"), Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.clock = "hpet"; }, "clock"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.open_files_max = 1024; }, "open files of marud"), Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.cgroup_bytes = 1 << 30; }, "memory limit of this control group"),
+            Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.killed = 1; }, "processes killed for want of memory"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.shm_bytes = 64 << 20; }, "/dev/shm"), Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.map_count_max = 1000; }, "mappings of a process"), Grade::kWarning);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.dax_devices = {{"dax0.0", "system-ram", 1}}; }, "dax0.0"), Grade::kNote);
+  EXPECT_EQ(graded([](MachineSettings& m) { m.dax_devices = {{"dax0.0", "devdax", 1}}; }, "dax0.0"), Grade::kGood);
 }
 
-TEST(Machine, WhatMarudSaysIsJudged) {
+TEST(MachineSettings, WhatMarudSaysIsJudged) {
   const auto graded = [](json pool) {
     pool["name"] = "default";
     if (!pool.contains("condition")) pool["condition"] = "serving";
     Grade worst = Grade::kGood;
-    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
+    for (const Diagnosis& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
       worst = std::max(worst, f.grade);
     return worst;
   };
@@ -135,12 +139,12 @@ TEST(Machine, WhatMarudSaysIsJudged) {
             Grade::kWrong);
 }
 
-TEST(Machine, OneIsNotSaidAsMany) {
+TEST(MachineSettings, OneIsNotSaidAsMany) {
   const auto said = [](const json& more) {
     json pool = {{"name", "p"}, {"condition", "serving"}, {"pages", 100u}, {"page_bytes", 4096u}};
     pool.update(more);
     std::string last;
-    for (const Finding& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
+    for (const Diagnosis& f : judge_marud({{"version", "1"}, {"pools", {pool}}}, "1", good_machine()))
       if (f.what == "pool \"p\"") last = f.found;
     return last;
   };
@@ -163,27 +167,27 @@ TEST(Machine, OneIsNotSaidAsMany) {
                        "2 of its hosts are suspect", "2 violations in the last audit"}));
 }
 
-TEST(Machine, APoolThatSomebodyEndsIsNotTakenForOneThatHasNotBegun) {
+TEST(MachineSettings, APoolThatSomebodyEndsIsNotTakenForOneThatHasNotBegun) {
   for (const char* condition : {"draining", "leaving"}) {
-    const auto findings =
+    const auto diagnoses =
         judge_marud({{"version", "1"}, {"pools", {{{"name", "p"}, {"condition", condition}, {"pins_overdue", 1u}}}}},
                     "1", good_machine());
-    const Finding* found = find(findings, "pool \"p\"");
+    const Diagnosis* found = find(diagnoses, "pool \"p\"");
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->grade, Grade::kNote);
     EXPECT_TRUE(found->found.starts_with(condition)) << found->found;
     EXPECT_NE(found->why.find("administrator"), std::string::npos) << found->why;
-    EXPECT_EQ(findings.back().grade, Grade::kWarning) << "what is in it is judged all the same";
+    EXPECT_EQ(diagnoses.back().grade, Grade::kWarning) << "what is in it is judged all the same";
   }
 }
 
-TEST(Machine, PoolsThatTheMachineHasNoMemoryForAreNamed) {
+TEST(MachineSettings, PoolsThatTheMachineHasNoMemoryForAreNamed) {
   const auto judged = [](std::initializer_list<uint64_t> gib, const char* medium, uint64_t shared_gib,
                          uint64_t available_gib) {
     json pools = json::array();
     for (const uint64_t size : gib)
       pools.push_back({{"name", "p"}, {"condition", "serving"}, {"medium", medium}, {"pool_bytes", size << 30}});
-    Machine m = good_machine();
+    MachineSettings m = good_machine();
     m.memory_bytes = 24ull << 30;
     m.available_bytes = available_gib << 30;
     m.shared_bytes = shared_gib << 30;
@@ -235,7 +239,7 @@ TEST_F(MachineFiles, AreReadAsTheKernelWritesThem) {
   write("/sys/bus/dax/drivers/kmem/bind", "");
   files::create_symlink(root_ + "/sys/bus/dax/drivers/kmem", root_ + "/sys/bus/dax/devices/dax1.0/driver");
   write("/run/state/pool", "");
-  const Machine m = read_machine(root_, {{"pid", 7u}, {"state_dir", "/run/state"}});
+  const MachineSettings m = read_machine(root_, {{"pid", 7u}, {"state_dir", "/run/state"}});
   EXPECT_EQ(m.kernel, "6.1.0-18-amd64");
   EXPECT_EQ(m.io_uring.disabled, 2);
   EXPECT_TRUE(m.io_uring.has_seccomp_filter);
@@ -298,7 +302,7 @@ TEST_F(MachineFiles, ClientsWithLessMemoryThanTheirPoolAreNamed) {
   write("/sys/fs/cgroup/engines/memory.max", "8192\n");
   EXPECT_TRUE(judge_limits(root_, status, {client(4, "large"), client(5, "large")}).size() == 1) << "marud's own alone";
 
-  std::vector<Finding> found = judge_limits(root_, status, {client(2, "small"), client(3, "huge")});
+  std::vector<Diagnosis> found = judge_limits(root_, status, {client(2, "small"), client(3, "huge")});
   EXPECT_EQ(grade_of(found, "memory limit of engine (2) and 1 more"), Grade::kGood);
   EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kGood);
 
@@ -320,8 +324,8 @@ TEST_F(MachineFiles, ClientsWithLessMemoryThanTheirPoolAreNamed) {
   EXPECT_EQ(grade_of(found, "memory limit of marud"), Grade::kWrong);
 }
 
-TEST(Machine, AFullDiskForTheStateIsNamed) {
-  Machine m = good_machine();
+TEST(MachineSettings, AFullDiskForTheStateIsNamed) {
+  MachineSettings m = good_machine();
   const json status = {{"version", "1"}, {"state_dir", "/run/state"}};
   m.state_free_bytes = 1 << 20;
   EXPECT_EQ(grade_of(judge_marud(status, "1", m), "state directory"), Grade::kWarning);
@@ -330,10 +334,10 @@ TEST(Machine, AFullDiskForTheStateIsNamed) {
 }
 
 TEST_F(MachineFiles, WhatIsNotThereIsNotJudged) {
-  const Machine m = read_machine(root_, json::object());
+  const MachineSettings m = read_machine(root_, json::object());
   EXPECT_FALSE(m.memory_bytes);
   EXPECT_FALSE(m.open_files_max);
-  for (const Finding& finding : judge(m)) EXPECT_LE(finding.grade, Grade::kNote) << finding.what;
+  for (const Diagnosis& diagnosis : judge(m)) EXPECT_LE(diagnosis.grade, Grade::kNote) << diagnosis.what;
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 
 #include "libmaru/shm/blocks/find_batch.h"
 #include "libmaru/shm/blocks/prefix.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/evict.h"
+#include "tests/sim/mutants.h"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #include "cast_hosts.h"
 
 #include "cast_wishes.h"
-#include "libmaru/shm/mutants.h"
+#include "tests/sim/mutants.h"
 
 #include <algorithm>
 

@@ -2,10 +2,10 @@
 // steps, and in the slices, of daemon/pool/reclaim and restart/adopt.cc.
 #include "cast.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/adopt.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/reclaim.h"
+#include "tests/sim/mutants.h"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
 #include "cast_wishes.h"
 
 #include "cast.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/evict.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/host_wish.h"
 #include "libmaru/shm/recovery/region_handover.h"
+#include "tests/sim/mutants.h"
 
 #include <array>
 

@@ -45,6 +45,7 @@
 #include "engine.h"
 
 #include "engine_state.h"
+#include "tests/sim/mutants.h"
 
 #include <cinttypes>
 #include <cstdarg>

@@ -117,7 +117,4 @@ MemoryModel memory_model();
 unsigned current_process();  // kNobody in setup and finish
 uint64_t steps();
 
-// True if the wrong variant `id` of the code under test is to be used (libmaru/shm/mutants.h).
-bool mutant(unsigned id);
-
 }  // namespace maru::sim

@@ -1,7 +1,7 @@
 // The negative controls: which wrong variant, and the scenarios that must show it.
 #pragma once
 
-#include "libmaru/shm/mutants.h"
+#include "tests/sim/mutants.h"
 
 #include <span>
 

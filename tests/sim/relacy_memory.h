@@ -26,7 +26,7 @@ int read_payload(unsigned page);
 // Ends the iteration as a failure if `holds` is false.
 void expect(bool holds);
 
-// Runs the play with the wrong variant `mutant` (libmaru/shm/mutants.h), or with the code as it is for 0, and prints a line.
+// Runs the play with the wrong variant `mutant` (tests/sim/mutants.h), or with the code as it is for 0, and prints a line.
 // True if relacy finds a fault in a wrong variant, and none in the right one.
 bool is_as_it_should_be(const Play& play, const char* name, unsigned mutant);
 

@@ -1,7 +1,7 @@
 // Pins against eviction under the C++ memory model: pin.cc, evict.cc and block_store.cc of libmaru/shm as the product has them.
 // A reader's bytes and the bytes that the next owner of the page writes are a data race unless the protocol orders them.
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/evict.h"
+#include "tests/sim/mutants.h"
 #include "tests/sim/relacy_pool.h"
 
 namespace maru::relacy {

@@ -1,6 +1,6 @@
 // Publishers and readers of one key, and marud, which removes it, under the C++ memory model. The play runs block_store.cc and
 // registry.cc as the product has them. A reader that sees bytes of an unpublished or reused page is a data race.
-#include "libmaru/shm/mutants.h"
+#include "tests/sim/mutants.h"
 #include "tests/sim/relacy_pool.h"
 
 namespace maru::relacy {

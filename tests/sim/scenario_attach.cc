@@ -3,10 +3,10 @@
 //
 // A slot is one machine's at a time, and a machine has one slot; what a marud leaves that dies over attaching is free again
 // without a proof, what it leaves over leaving is known to its next marud; and nobody is thrown out who lives, however slow.
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/host_claim.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 #include "world.h"
 
 #include <cstdint>

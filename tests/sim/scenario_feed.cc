@@ -1,8 +1,8 @@
 // Followers of a feed (docs/events.md): whenever one begins, and however often it is overtaken, it ends with what the writer
 // told.
 #include "libmaru/shm/feed/ring.h"
-#include "libmaru/shm/mutants.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <array>
 #include <cstdint>

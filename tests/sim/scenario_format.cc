@@ -4,12 +4,12 @@
 // the pages are labelled for it; and memory is blank, claimed, or a pool, so that the next marud of the same host can go on.
 // A host that loses power takes with it what it wrote between the claim and the magic number, too: header, zeros, uuid.
 // And memory that is cleared, before it is formatted: "Give up".
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/control_region.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/format_claim.h"
 #include "maru/format/control_region.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -4,9 +4,9 @@
 // Beside what holds in every schedule: what a client was told to have stays its own; and with the clients still alive no page
 // is RESERVED at the end.
 #include "cast.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/page_run.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <algorithm>
 #include <cstdint>

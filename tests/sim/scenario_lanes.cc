@@ -4,10 +4,10 @@
 // A lane is one process's at a time; whoever was told of its lane is seen by everybody who looks for pins; and what is left
 // of a lane that nobody was told of, or that was half taken back, the next marud takes back.
 #include "cast.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/host_reclaim.h"
 #include "libmaru/shm/recovery/reclaim.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <cstdint>
 

@@ -2,9 +2,9 @@
 // that somebody reads stays; and where there is a slot already, nothing goes. docs/format.md, "Overflow buckets".
 #include "cast.h"
 #include "libmaru/shm/blocks/registry.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/evict.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <cstdint>
 

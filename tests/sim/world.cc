@@ -1,10 +1,10 @@
 #include "world.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/host_claim.h"
 #include "maru/format/control_region.h"
+#include "tests/sim/mutants.h"
 
 #include <cinttypes>
 #include <cstdio>

@@ -8,9 +8,9 @@
 //
 // Pins as a count and a status in two words. The wrong variant looks at the count and frees; a pin in between is a pin on
 // a page that is gone. The right one keeps both in one word.
-#include "libmaru/shm/mutants.h"
 #include "maru/format/atomic_word.h"
 #include "scenario.h"
+#include "tests/sim/mutants.h"
 
 #include <cstdint>
 

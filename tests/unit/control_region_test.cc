@@ -1,5 +1,5 @@
-#include "libmaru/shm/region/control_region.h"
 #include "libmaru/shm/region/format_claim.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "small_pool.h"
 
 #include <cstring>

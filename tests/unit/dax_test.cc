@@ -1,6 +1,7 @@
 // Devices: what sysfs says of them, what lies on them, which of them a pool means. Files stand in for devices.
 #include "daemon/memory/dax_device.h"
 #include "libmaru/shm/region/control_region.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "tests/support/bad_beyond_end.h"
 #include "tests/support/dax_stand_in.h"
 

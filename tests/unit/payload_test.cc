@@ -1,6 +1,7 @@
 // How a client maps the pages of a pool: in the multiples that the device demands, wherever regions begin.
 #include "libmaru/client/payload.h"
 #include "libmaru/base/file_descriptor.h"
+#include "libmaru/shm/region/pool_sizing.h"
 #include "tests/support/sanitizers.h"
 
 #include <algorithm>

@@ -45,13 +45,13 @@ std::vector<Step> three_steps() {
   return steps;
 }
 
-Outcome apply_to(ScriptedExecutor& executor, const std::vector<Step>& steps) {
+ApplyOutcome apply_to(ScriptedExecutor& executor, const std::vector<Step>& steps) {
   return apply(steps, executor, {.say = [](const std::string&) {}});
 }
 
 TEST(ProvisionApply, DoesStepsInOrder) {
   ScriptedExecutor executor;
-  const Outcome outcome = apply_to(executor, three_steps());
+  const ApplyOutcome outcome = apply_to(executor, three_steps());
   EXPECT_TRUE(outcome.is_complete);
   EXPECT_EQ(executor.calls, (Texts{"run a on region0", "run b on region0", "run c on region0"}));
   ASSERT_EQ(outcome.done.size(), 3u);
@@ -61,14 +61,14 @@ TEST(ProvisionApply, DoesStepsInOrder) {
 TEST(ProvisionApply, AFailureAtAnyStepUndoesThoseBeforeInReverse) {
   ScriptedExecutor first;
   first.fails_at = "a";
-  const Outcome nothing = apply_to(first, three_steps());
+  const ApplyOutcome nothing = apply_to(first, three_steps());
   EXPECT_FALSE(nothing.is_complete);
   EXPECT_EQ(first.calls, Texts{"run a on region0"});
   EXPECT_TRUE(nothing.undone.empty() && nothing.left.empty() && nothing.done.empty());
 
   ScriptedExecutor last;
   last.fails_at = "c";
-  const Outcome outcome = apply_to(last, three_steps());
+  const ApplyOutcome outcome = apply_to(last, three_steps());
   EXPECT_EQ(last.calls,
             (Texts{"run a on region0", "run b on region0", "run c on region0", "undo b made-b", "undo a made-a"}));
   EXPECT_EQ(outcome.failure,
@@ -81,7 +81,7 @@ TEST(ProvisionApply, WhatCannotBeUndoneIsSaidAndStaysInTheRecord) {
   ScriptedExecutor executor;
   executor.fails_at = "c";
   executor.cannot_undo = "b";
-  const Outcome outcome = apply_to(executor, three_steps());
+  const ApplyOutcome outcome = apply_to(executor, three_steps());
   EXPECT_EQ(executor.calls.back(), "undo b made-b");  // a may be what b lies on
   EXPECT_EQ(outcome.undone.size(), 0u);
   ASSERT_EQ(outcome.left.size(), 2u);
@@ -96,7 +96,7 @@ TEST(ProvisionApply, WhatLiesElsewhereIsUndoneAllTheSame) {
   ScriptedExecutor executor;
   executor.fails_at = "c";
   executor.cannot_undo = "b";
-  const Outcome outcome = apply_to(executor, steps);
+  const ApplyOutcome outcome = apply_to(executor, steps);
   EXPECT_EQ(executor.calls.back(), "undo a made-a");
   EXPECT_EQ(outcome.undone.size(), 1u);
   EXPECT_EQ(outcome.left.size(), 1u);
@@ -110,7 +110,7 @@ TEST(ProvisionApply, WhatAStepCouldNotPutBackIsSaidAndWhatItLiesOnIsLeft) {
   ScriptedExecutor executor;
   executor.fails_at = "c";
   executor.leaves = "namespace0.2 has its memory";
-  const Outcome outcome = apply_to(executor, steps);
+  const ApplyOutcome outcome = apply_to(executor, steps);
   EXPECT_EQ(outcome.failure,
             "make the namespace \"c\" on region0: devdax, 0 B, cleared: make c: No space left on device");
   ASSERT_EQ(outcome.left.size(), 2u);
@@ -141,7 +141,7 @@ TEST(ProvisionApply, ASignalBetweenStepsUndoesThoseBefore) {
     } executor;
     executor.number = number;
     StopSignals signals;
-    const Outcome outcome =
+    const ApplyOutcome outcome =
         apply(three_steps(), executor, {.say = [](const std::string&) {}, .why_stop = [&] { return signals.text(); }});
     EXPECT_FALSE(outcome.is_complete);
     EXPECT_EQ(executor.calls, (Texts{"run a on region0", "run b on region0", "undo b made-b", "undo a made-a"}));
@@ -193,7 +193,7 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
         return ScriptedExecutor::run(step);
       }
     } executor;
-    const auto keep = [&](const Outcome& so_far) { (void)write_record(path, after({}, so_far, {})); };
+    const auto keep = [&](const ApplyOutcome& so_far) { (void)write_record(path, after({}, so_far, {})); };
     apply(three_steps(), executor, {.say = [](const std::string&) {}, .keep = keep});
     ::_exit(0);
   }
@@ -210,7 +210,8 @@ TEST(ProvisionApply, WhatIsMadeIsWrittenDownStepByStep) {
   executor.fails_at = "c";
   std::vector<size_t> kept;
   apply(three_steps(), executor,
-        {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept.push_back(so_far.done.size()); }});
+        {.say = [](const std::string&) {},
+         .keep = [&](const ApplyOutcome& so_far) { kept.push_back(so_far.done.size()); }});
   EXPECT_EQ(kept, (std::vector<size_t>{1, 2, 1, 0}));
 }
 
@@ -267,7 +268,7 @@ TEST(ProvisionRecord, ADeviceThatWasRemovedAndPutBackElsewhereIsStillItsTables) 
     } executor;
     executor.name_now = name;
     executor.fails_at = "b";
-    const Outcome outcome = apply_to(executor, {removal, making});
+    const ApplyOutcome outcome = apply_to(executor, {removal, making});
     EXPECT_EQ(outcome.undone.size(), name == removal.target ? 1u : 0u);
     EXPECT_EQ(outcome.left.size(), name == removal.target ? 0u : 1u);
     Machine machine;
@@ -297,9 +298,9 @@ TEST(ProvisionRecord, WhatAStepMadeAndCouldNotRemoveIsKnownAsItsTables) {
   Machine machine;
   machine.dax_regions = {dax_region("dax0", 16 * kGiB, 8 * kGiB)};
   machine.dax_devices = {dax_device("dax0.1", 8 * kGiB)};
-  const Outcome outcome = apply(
-      {making}, executor,
-      {.say = [](const std::string&) {}, .keep = [&](const Outcome& so_far) { kept = after({}, so_far, machine); }});
+  const ApplyOutcome outcome = apply({making}, executor,
+                                     {.say = [](const std::string&) {},
+                                      .keep = [&](const ApplyOutcome& so_far) { kept = after({}, so_far, machine); }});
   EXPECT_EQ(kept.size(), 1u) << "also when this process is killed while it undoes other steps";
 
   test::TemporaryDirectory folder;

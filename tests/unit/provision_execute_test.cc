@@ -186,7 +186,7 @@ std::vector<Scenario> scenarios() {
 }
 
 // How many changes it makes.
-int follow(const Scenario& scenario, int fails_at, bool fails_on, Outcome* ret_outcome, std::string* ret_before) {
+int follow(const Scenario& scenario, int fails_at, bool fails_on, ApplyOutcome* ret_outcome, std::string* ret_before) {
   renew_fake();
   scenario.prepare();
   *ret_before = fake().text();
@@ -212,7 +212,7 @@ std::string all_of(const std::vector<std::string>& texts) {
 TEST(ProvisionExecute, AnyChangeThatFailsOnceLeavesTheMachineAsItWas) {
   for (const Scenario& scenario : scenarios()) {
     SCOPED_TRACE(scenario.name);
-    Outcome outcome;
+    ApplyOutcome outcome;
     std::string before;
     const int changes = follow(scenario, 0, false, &outcome, &before);
     ASSERT_TRUE(outcome.is_complete) << outcome.failure;
@@ -244,7 +244,7 @@ std::set<std::string> whole_ones() {
   return names;
 }
 
-bool is_known(const Outcome& outcome, const std::string& name) {
+bool is_known(const ApplyOutcome& outcome, const std::string& name) {
   const auto is_it = [&](const Done& one) { return one.name == name; };
   return std::any_of(outcome.done.begin(), outcome.done.end(), is_it) ||
          std::any_of(outcome.unfinished.begin(), outcome.unfinished.end(), is_it) ||
@@ -255,7 +255,7 @@ TEST(ProvisionExecute, WhatCannotBePutBackIsSaidAndWhatIsNewIsKnownByName) {
   for (const Scenario& scenario : scenarios()) {
     if (scenario.waits) continue;
     SCOPED_TRACE(scenario.name);
-    Outcome outcome;
+    ApplyOutcome outcome;
     std::string before;
     renew_fake();
     scenario.prepare();
@@ -285,9 +285,9 @@ TEST(ProvisionExecute, WhereARemovedDeviceComesBackUnderAnotherNameTheStepsBefor
     if (said.find("undoing: ") == 0 && !fake_device("dax0.1"))
       add_device("dax0.1", kGiB, Driver::kDevdax, "somebody's");
   };
-  const Outcome outcome = apply({step_of(Kind::kTakeFromKernel, "dax0.1"), removing("dax0.1", 8 * kGiB),
-                                 step_of(Kind::kMakeDevice, "dax0", 32 * kGiB)},
-                                executor, {.say = somebody});
+  const ApplyOutcome outcome = apply({step_of(Kind::kTakeFromKernel, "dax0.1"), removing("dax0.1", 8 * kGiB),
+                                      step_of(Kind::kMakeDevice, "dax0", 32 * kGiB)},
+                                     executor, {.say = somebody});
   EXPECT_FALSE(outcome.is_complete);
   EXPECT_TRUE(outcome.undone.empty()) << all_of(outcome.undone);
   EXPECT_EQ(outcome.done.size(), 2u);
@@ -309,7 +309,7 @@ TEST(ProvisionExecute, ADeviceThatAMarudTookBeforeItWasClearedIsLeftToIt) {
     add_device("dax0.0", step.kind == Kind::kMakeDevice ? 0 : 8 * kGiB, driver);
     fake().marud_takes = "dax0.0";
     DeviceExecutor executor;
-    const Outcome outcome = apply({step}, executor, {.say = [](const std::string&) {}});
+    const ApplyOutcome outcome = apply({step}, executor, {.say = [](const std::string&) {}});
     EXPECT_EQ(fake().unsafe, "");
     EXPECT_EQ(fake_device("dax0.0")->driver, Driver::kDevdax);
     EXPECT_NE(all_of(outcome.left).find("a marud has it"), std::string::npos) << all_of(outcome.left);

@@ -30,24 +30,24 @@ class DataExecutor : public Executor {
     calls.push_back("undo " + name);
     on_undo();
     if (step.kind == Step::Kind::kMakeDevice)
-      std::erase_if(machine.dax_devices, [&](const DaxDevice& one) { return one.name == name; });
+      std::erase_if(machine.dax_devices, [&](const DaxDeviceFacts& one) { return one.name == name; });
     return name;
   }
 
  private:
   std::string change(const Step& step) {
     if (step.kind == Step::Kind::kMakeDevice) {
-      DaxDevice made = dax_device(step.target + ".7", step.bytes);
+      DaxDeviceFacts made = dax_device(step.target + ".7", step.bytes);
       machine.dax_devices.push_back(made);
       return made.name;
     }
     if (step.kind == Step::Kind::kTakeFromKernel) {
-      DaxDevice* device = find_named(machine.dax_devices, step.target);
+      DaxDeviceFacts* device = find_named(machine.dax_devices, step.target);
       device->mode = DaxMode::kDevdax;
       device->is_online = false;
     }
     if (step.kind == Step::Kind::kRemoveDevice)
-      std::erase_if(machine.dax_devices, [&](const DaxDevice& one) { return one.name == step.target; });
+      std::erase_if(machine.dax_devices, [&](const DaxDeviceFacts& one) { return one.name == step.target; });
     return step.target;
   }
 };
@@ -57,7 +57,7 @@ struct Guarded {
   std::vector<std::string> locked;
   std::string in_use;  // a device that a marud has
 
-  Outcome follow(const std::vector<Step>& steps, const Machine& planned) {
+  ApplyOutcome follow(const std::vector<Step>& steps, const Machine& planned) {
     GuardedExecutor executor(data, planned,
                              {[this] { return Result<Machine>(data.machine); },
                               [this](const std::string& device) -> Result<FileDescriptor> {
@@ -87,7 +87,7 @@ Step step_on(Step::Kind kind, const std::string& target) {
 TEST(ProvisionGuard, NothingChangedSoTheStepIsDone) {
   Guarded guarded;
   guarded.data.machine = one_device();
-  const Outcome outcome = guarded.follow({step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
+  const ApplyOutcome outcome = guarded.follow({step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
   EXPECT_TRUE(outcome.is_complete) << outcome.failure;
   EXPECT_EQ(guarded.locked, Texts{"dax0.0"});
 }
@@ -134,7 +134,7 @@ TEST(ProvisionGuard, ADeviceThatAMarudHasIsNotTouched) {
   Guarded guarded;
   guarded.data.machine = one_device();
   guarded.in_use = "dax0.0";
-  const Outcome outcome = guarded.follow({step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
+  const ApplyOutcome outcome = guarded.follow({step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
   EXPECT_FALSE(outcome.is_complete);
   EXPECT_TRUE(guarded.data.calls.empty());
 }
@@ -142,28 +142,28 @@ TEST(ProvisionGuard, ADeviceThatAMarudHasIsNotTouched) {
 TEST(ProvisionGuard, WhateverChangedOnTheDeviceSinceThePlanStopsTheStep) {
   const struct {
     const char* expected;
-    std::function<void(DaxDevice&)> change;
+    std::function<void(DaxDeviceFacts&)> change;
   } kChanges[] = {
       {"found dax0.0 open in marud (process 812), expected nobody",
-       [](DaxDevice& device) { device.holder = "marud (process 812)"; }},
+       [](DaxDeviceFacts& device) { device.holder = "marud (process 812)"; }},
       {"found dax0.0 holding the pool 1-2-3, expected holding nothing",
-       [](DaxDevice& device) { device.pool = "1-2-3", device.is_blank = false; }},
+       [](DaxDeviceFacts& device) { device.pool = "1-2-3", device.is_blank = false; }},
       {"found dax0.0 holding content that is no pool, expected holding nothing",
-       [](DaxDevice& device) { device.is_blank = false; }},
+       [](DaxDeviceFacts& device) { device.is_blank = false; }},
       {"found dax0.0 in the mode system-ram, expected in the mode devdax",
-       [](DaxDevice& device) { device.mode = DaxMode::kSystemRam; }},
+       [](DaxDeviceFacts& device) { device.mode = DaxMode::kSystemRam; }},
       {"found dax0.0 with 8592031744 bytes, expected with 8589934592 bytes",
-       [](DaxDevice& device) { device.bytes += 2 * kMiB; }},
+       [](DaxDeviceFacts& device) { device.bytes += 2 * kMiB; }},
       {"found dax0.0 at the address 4297064448, expected at the address 4294967296",
-       [](DaxDevice& device) { device.start += 2 * kMiB; }},
-      {"found no dax0.0, expected it as it was", [](DaxDevice& device) { device.name = "dax0.1"; }},
+       [](DaxDeviceFacts& device) { device.start += 2 * kMiB; }},
+      {"found no dax0.0, expected it as it was", [](DaxDeviceFacts& device) { device.name = "dax0.1"; }},
   };
   for (const auto& [expected, change] : kChanges) {
     for (const auto kind : {Step::Kind::kRemoveDevice, Step::Kind::kResizeDevice, Step::Kind::kGiveToKernel}) {
       Guarded guarded;
       guarded.data.machine = one_device();
       change(guarded.data.machine.dax_devices[0]);
-      const Outcome outcome = guarded.follow({step_on(kind, "dax0.0")}, one_device());
+      const ApplyOutcome outcome = guarded.follow({step_on(kind, "dax0.0")}, one_device());
       EXPECT_FALSE(outcome.is_complete);
       EXPECT_TRUE(guarded.data.calls.empty());
       EXPECT_NE(outcome.failure.find(expected), std::string::npos) << outcome.failure;
@@ -180,7 +180,7 @@ TEST(ProvisionGuard, AChangeBetweenStepsUndoesThoseBefore) {
   guarded.data.after_run = [](Machine& now) { find_named(now.dax_devices, "dax0.0")->pool = "1-2-3"; };
   Step make = step_on(Step::Kind::kMakeDevice, "dax0");
   make.bytes = 4 * kGiB;
-  const Outcome outcome = guarded.follow({make, step_on(Step::Kind::kRemoveDevice, "dax0.0")}, machine);
+  const ApplyOutcome outcome = guarded.follow({make, step_on(Step::Kind::kRemoveDevice, "dax0.0")}, machine);
   EXPECT_EQ(guarded.data.calls.size(), 2u);
   EXPECT_EQ(guarded.data.calls.back(), "undo dax0.7");
   EXPECT_NE(outcome.failure.find("holding the pool 1-2-3"), std::string::npos) << outcome.failure;
@@ -193,7 +193,7 @@ TEST(ProvisionGuard, WhatAStepChangedItselfIsExpectedByTheNextOne) {
   machine.dax_devices[0].is_online = true;
   Guarded guarded;
   guarded.data.machine = machine;
-  const Outcome outcome = guarded.follow(
+  const ApplyOutcome outcome = guarded.follow(
       {step_on(Step::Kind::kTakeFromKernel, "dax0.0"), step_on(Step::Kind::kRemoveDevice, "dax0.0")}, machine);
   EXPECT_TRUE(outcome.is_complete) << outcome.failure;
 }
@@ -203,12 +203,12 @@ TEST(ProvisionGuard, ADeviceThatSomebodyTookMeanwhileIsLeftWhenTheRestIsUndone) 
   Guarded guarded;
   guarded.data.machine = one_device();
   guarded.data.after_run = [](Machine& now) {
-    if (DaxDevice* made = find_named(now.dax_devices, "dax0.7")) made->pool = "1-2-3", made->is_blank = false;
+    if (DaxDeviceFacts* made = find_named(now.dax_devices, "dax0.7")) made->pool = "1-2-3", made->is_blank = false;
     now.dax_devices[0].bytes = kGiB;
   };
   Step make = step_on(Step::Kind::kMakeDevice, "dax0");
   make.bytes = 4 * kGiB;
-  const Outcome outcome = guarded.follow({make, step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
+  const ApplyOutcome outcome = guarded.follow({make, step_on(Step::Kind::kRemoveDevice, "dax0.0")}, one_device());
   EXPECT_EQ(guarded.data.calls.size(), 1u);
   ASSERT_EQ(outcome.left.size(), 1u);
   EXPECT_NE(outcome.left[0].find("found dax0.7 holding the pool 1-2-3, expected holding nothing"), std::string::npos)

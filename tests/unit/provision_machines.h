@@ -48,8 +48,9 @@ inline DaxRegion dax_region(const std::string& name, uint64_t bytes, uint64_t fr
   return region;
 }
 
-inline DaxDevice dax_device(const std::string& name, uint64_t bytes, DaxMode mode = DaxMode::kDevdax, int node = 0) {
-  DaxDevice device;
+inline DaxDeviceFacts dax_device(const std::string& name, uint64_t bytes, DaxMode mode = DaxMode::kDevdax,
+                                 int node = 0) {
+  DaxDeviceFacts device;
   device.name = name;
   device.region = name.substr(0, name.find('.'));
   device.start = 4 * kGiB;

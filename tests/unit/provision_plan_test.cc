@@ -403,7 +403,7 @@ TEST(ProvisionDevice, WhoeverMayNotReadAddressesSeesThePlanOfRoot) {
   Machine machine;
   machine.dax_regions = {dax_region("dax0", 64 * kGiB, 0)};
   machine.dax_devices = {dax_device("dax0.1", 32 * kGiB), dax_device("dax0.2", 32 * kGiB)};
-  for (DaxDevice& device : machine.dax_devices) device.start = 0;
+  for (DaxDeviceFacts& device : machine.dax_devices) device.start = 0;
   const std::vector<Made> made = {{"hot", WishKind::kDevice, "dax0.2", 20 * kGiB},
                                   {"cold", WishKind::kDevice, "dax0.1", 4 * kGiB}};
   const std::string table = std::string(kHot) + "region = \"dax0\"\nsize = \"all\"\n";

@@ -19,10 +19,10 @@ class ProvisionProbe : public ::testing::Test {
   ProvisionProbe() { std::ofstream(path_).close(); }
 
   // The first `good_bytes` can be read; they begin with `text`.
-  DaxDevice probe(uint64_t good_bytes, const std::string& text = "") {
+  DaxDeviceFacts probe(uint64_t good_bytes, const std::string& text = "") {
     std::ofstream(path_, std::ios::trunc) << text;
     std::filesystem::resize_file(path_, good_bytes);
-    std::vector<DaxDevice> devices(1);
+    std::vector<DaxDeviceFacts> devices(1);
     devices[0].name = name_;
     devices[0].bytes = kBytes;
     devices[0].align = kAlignment;

@@ -1,9 +1,9 @@
-// Between the watermarks: when as much of the pool is in use as the high watermark says, blocks are evicted in the order of
-// the policy until no more is in use than the low watermark says. So a client that stores finds FREE pages in its own regions
-// and asks no daemon. The distance between the two keeps this from starting and stopping all the time.
+// Between the watermarks: when as much of the pool is in use as the high watermark says, blocks are evicted in the
+// order of the policy until no more is in use than the low watermark says. So a client that stores finds FREE pages in
+// its own regions and asks no daemon. The distance between the two keeps this from starting and stopping all the time.
 //
-// What is in use is counted from the page words, region after region: all of a pool of 32,768 pages every 10 ms, one of a
-// million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
+// Pages in use are counted from the page words, region after region: all of a pool of 32,768 pages every 10 ms, of a
+// pool of a million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
 //
 //   (1) Nothing is evicted at or below the low watermark.
 //   (2) Each batch is as exact as that of a request.
@@ -37,10 +37,10 @@ class Background {
   Queues& queues_;
   Recency& recency_;
   Evictor& evictor_;
-  uint64_t count_next_ = 0;      // page: counting what is in use
+  uint64_t count_next_ = 0;      // page: the count of pages in use
   uint32_t counted_used_ = 0;    // of the region that is being counted
   bool is_evicting_ = false;     // from the high watermark down to the low one
-  uint64_t evict_round_ = 0;     // what the next batch of that waits for; 0: it was not asked for yet
+  uint64_t evict_round_ = 0;     // the round that the next batch waits for; 0: it was not asked for yet
   uint64_t evict_again_ms_ = 0;  // nothing could go: not before this
 };
 

@@ -1,9 +1,10 @@
 // Eviction: the childless blocks that no process pins, from a set of regions, in the order of the pool's policy.
 //
-// Each shelf has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The order
-// is exact over the blocks that may go: a parent may go once its last child has, with the later of their two ticks, so a batch
-// ends before a block that is warmer than a parent which this very batch sets free. What cannot go leaves its queue: a block
-// with children comes back when its last child leaves, a pinned one when its pin was seen to end.
+// Each shelf has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The
+// order is exact over the blocks that may go. A parent may go once its last child has, with the later of their two
+// ticks, so a batch ends before a block that is warmer than a parent which this very batch sets free. A block that
+// cannot go leaves its queue: a block with children comes back when its last child leaves, a pinned one when its pin
+// was seen to end.
 //
 //   (1) A block that goes is told to the feed, counted, and reported to the asker, before its page is FREE.
 //   (2) What a call freed, it says in the Shortage that it was given. It acts for no request on its own.

@@ -32,7 +32,7 @@ void HeldBlocks::look(uint64_t lines) {
   const uint64_t cost = left_ == 0 ? 0 : lanes_.look_lines();
   std::vector<uint32_t> back;
   while (left_ > 0 && lines > 0) {
-    HeldBlock& block = blocks_[--left_];
+    WaitingBlock& block = blocks_[--left_];
     core_.meter.add(1);
     if (block.is_pinned_there()) {
       --lines;

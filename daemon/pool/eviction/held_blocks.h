@@ -9,9 +9,9 @@
 // Thread safety: one thread.
 #pragma once
 
-#include "daemon/pool/eviction/held_block.h"
 #include "daemon/pool/eviction/queues.h"
 #include "daemon/pool/eviction/rounds.h"
+#include "daemon/pool/eviction/waiting_block.h"
 #include "daemon/pool/lanes/lane_table.h"
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class HeldBlocks {
   LaneTable& lanes_;
   Queues& queues_;
   Rounds& rounds_;
-  std::vector<HeldBlock> blocks_;
+  std::vector<WaitingBlock> blocks_;
   size_t left_ = 0;     // of the pass: those behind were looked at, or came later
   uint64_t round_ = 0;  // the number of the pass that is under way, or was last
 };

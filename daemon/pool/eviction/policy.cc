@@ -5,7 +5,6 @@
 #include "daemon/pool/eviction/queues.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace maru::daemon {

@@ -48,7 +48,7 @@ class Queues final : public BlockFacts {
 
   // The last use of this life of a page, as far as it is known; never in the future.
   uint64_t tick_of(uint32_t page, uint32_t generation) const;
-  // What the policy is told from now on: the time, and the shape of the pool.
+  // The facts for the policy from now on: the time, and the shape of the pool.
   void tell_time();
   void for_shelves(uint32_t region_index, auto&& act) const {
     for (uint32_t i = order.first_shelf(region_index); i < order.first_shelf(region_index + 1); ++i) act(i);
@@ -64,9 +64,9 @@ class Queues final : public BlockFacts {
   void inherit_use(PageRef parent, uint64_t child_tick);
   // A child of this block is gone for good: without children left it may go too.
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
-  // Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find, is
-  // sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for `round`
-  // waits for it.
+  // Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find,
+  // is sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for
+  // `round` waits for it.
   void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
   // -- shelves --------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Queues final : public BlockFacts {
   // Costs about a tenth of a microsecond a page: in one go, or in turns, in which nothing is chosen by it.
   Result<void> set_policy(const std::string& name, const PolicyOptions& options, bool in_turns);
   bool is_reordering() const { return reorder_next_ != kNotReordering; }
-  // Rises when all queues begin to be built anew. What knows the order must begin anew, too.
+  // Rises when all queues begin to be built anew. A walk that knows the order must begin anew, too.
   uint64_t reorders_begun() const { return reorders_begun_; }
   void reorder_now();
 
@@ -103,7 +103,7 @@ class Queues final : public BlockFacts {
   bool is_by_tenant() const { return queues_by_tenant_; }
   // Tenants get queues of their own when the first limit comes, and lose them with the last one.
   void separate_tenants();
-  // Before blocks are chosen: what tenants use now, and for whom (0: no tenant) the memory is.
+  // Before blocks are chosen: the present usage of tenants, and the tenant (0: none) that the memory is for.
   void ask_for_tenant(uint64_t asker);
 
   void read(uint32_t page, uint32_t needs, PolicyBlock& block) const override;
@@ -129,7 +129,7 @@ class Queues final : public BlockFacts {
   RegionTable& regions_;
   PoolTenants& tenants_;
   bool queues_by_tenant_ = false;
-  uint32_t asking_tenant_ = 0;                      // index of the tenant for whom memory is wanted; 0: of none
+  uint32_t asking_tenant_ = 0;                      // index of the tenant that wants memory; 0: none
   std::vector<uint32_t> unordered_shelves_;         // as their entries say; perhaps mended meanwhile
   uint64_t mend_pages_left_ = kMendedPagesPerTurn;  // this turn
   std::deque<LateShelf> late_shelves_;              // each once

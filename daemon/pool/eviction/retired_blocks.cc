@@ -19,7 +19,7 @@ size_t RetiredBlocks::finish(uint64_t lines, uint64_t pages_left, size_t blocks)
   size_t left = std::min(blocks, blocks_.size());
   for (; left > 0 && lines > 0 && pages_left > 0; --left) {
     if (next_ >= blocks_.size()) next_ = 0;
-    HeldBlock& block = blocks_[next_];
+    WaitingBlock& block = blocks_[next_];
     if (block.is_pinned_there()) {
       --lines;
       ++next_;

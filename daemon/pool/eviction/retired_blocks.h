@@ -8,8 +8,8 @@
 // Thread safety: one thread. If marud dies here: the page words name its lane, and the next marud finds them.
 #pragma once
 
-#include "daemon/pool/eviction/held_block.h"
 #include "daemon/pool/eviction/queues.h"
+#include "daemon/pool/eviction/waiting_block.h"
 #include "daemon/pool/lanes/lane_table.h"
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class RetiredBlocks {
   LaneTable& lanes_;
   Queues& queues_;
   PageBits known_;  // in blocks_
-  std::vector<HeldBlock> blocks_;
+  std::vector<WaitingBlock> blocks_;
   size_t next_ = 0;
 };
 

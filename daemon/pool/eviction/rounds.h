@@ -1,5 +1,6 @@
-// Rounds over what readers leave. A round of touches reads each ring once and applies what it read; a pass looks at each held
-// block once. A work that needs an exact order asks for the number of the next round, and waits until both have ended.
+// Rounds over the words that readers leave. A round of touches reads each ring once and applies its touches; a pass
+// looks at each held block once. A work that needs an exact order asks for the number of the next round, and waits
+// until both have ended.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Memory that is wanted: what a request lacks still, and what has been done for it.
+// Memory that is wanted: the rest that a request lacks, and the work done for it.
 #pragma once
 
 #include "daemon/pool/core.h"
@@ -13,7 +13,7 @@
 
 namespace maru::daemon {
 
-// What a request still lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
+// The rest that a request lacks. With lane 0 as the asker pages are only freed, and `runs` counts pages.
 struct Shortage {
   EvictReason reason = EvictReason::kRequest;
   LaneId asker;
@@ -31,7 +31,7 @@ struct Shortage {
   uint64_t window_pages_left = kNever;  // that may be searched for room for a run
   uint64_t room_pages_left = kNever;    // that may go so that there comes to be room for a run
   uint64_t room_wanted = kNever;        // a region that it may have as soon as that has room in its file system
-  // A window that is being emptied for a run, over turns: nobody pinned a block of the pages before `window_looked_to`.
+  // A window that is being emptied for a run, over turns: no block of the pages before `window_looked_to` was pinned.
   std::optional<uint32_t> window;
   uint32_t window_looked_to = 0;
   // Looks for windows go over turns, too, through the regions of the asker and through all. Before all of them were looked at

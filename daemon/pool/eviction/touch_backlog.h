@@ -19,7 +19,7 @@ class TouchBacklog {
  public:
   bool empty() const { return runs_.empty(); }
   size_t size() const { return size_; }
-  // In any order. May throw std::bad_alloc, and then holds what it held.
+  // In any order. May throw std::bad_alloc, and then holds its old touches.
   void add(std::span<const shm::Touch> touches);
   // The oldest ones, `limit` at most, into `ret_touches`, whose old content goes.
   void take(size_t limit, std::vector<shm::Touch>& ret_touches);

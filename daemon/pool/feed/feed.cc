@@ -146,7 +146,7 @@ bool Feed::gather(PageRef ref, bool* ret_is_whole) {
 
 // False: what is below it has to wait.
 bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
-  if (!is_silent_ && news_left_ == 0) {
+  if (!is_silent_ && left_.news == 0) {
     later_.add(ref.page());
     return false;
   }
@@ -180,7 +180,7 @@ bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
     view_.table(ref.page()).store_release(format::feed_mark(ref.generation()));  // [pairs feed.table]
   } else {
     write(record_);
-    --news_left_;
+    --left_.news;
   }
   link(ref.page(), parent);
   known_.get()[ref.page()].generation = ref.generation();
@@ -203,12 +203,12 @@ bool Feed::end(uint32_t page, uint32_t reason) {
   if (known[page].reason != 0) reason = known[page].reason;
   for (uint32_t at = page;;) {
     while (known[at].first_child != 0) at = known[at].first_child - 1;
-    if (ends_left_ == 0) {
+    if (left_.ends == 0) {
       known[page].reason = reason;
       later_.add(page);
       return false;
     }
-    --ends_left_;
+    --left_.ends;
     record_.kind = FeedKind::kRemoved;
     record_.reason = uint8_t(at == page || known[at].reason == 0 ? reason : known[at].reason);
     record_.block = PageRef::of(at, known[at].generation);
@@ -256,11 +256,11 @@ bool Feed::fill(uint64_t pages) {
 }
 
 bool Feed::settle() {
-  for (uint64_t i = std::min<uint64_t>(later_.size(), kLaterPerTurn); i > 0 && news_left_ > 0; --i)
+  for (uint64_t i = std::min<uint64_t>(later_.size(), kLaterPerTurn); i > 0 && left_.news > 0; --i)
     look(later_.take(), MARU_FOLLOW_BY_CLIENT);
-  const bool was_too_little = (news_left_ == 0 || ends_left_ == 0) && !later_.empty();
-  news_left_ = kNewsPerTurn;
-  ends_left_ = kEndsPerTurn;
+  const bool was_too_little = (left_.news == 0 || left_.ends == 0) && !later_.empty();
+  left_.news = kNewsPerTurn;
+  left_.ends = kEndsPerTurn;
   return was_too_little;
 }
 

@@ -1,5 +1,5 @@
-// What followers of a pool are told, and what marud keeps to know that there is something to tell. docs/events.md, "The feed",
-// is the description.
+// The news for followers of a pool, and marud's memory of what they know. docs/events.md, "The feed", is the
+// description.
 //
 // The page words are the truth. The table of the feed is a shadow of them: the lives of pages that followers know to be
 // blocks. Each look at a page compares both, and tells the difference. Beside the table, marud keeps the tree of the known
@@ -31,7 +31,7 @@ namespace maru::daemon {
 class Feed {
  public:
   using PageRef = shm::PageRef;
-  // Blocks that one turn tells of, and ends that it tells. What is left has its turn later.
+  // Blocks that one turn tells of, and ends that it tells. The rest has its turn later.
   static constexpr uint64_t kNewsPerTurn = 1u << 12;
   static constexpr uint64_t kEndsPerTurn = 1u << 13;
   static constexpr uint64_t kLaterPerTurn = 1u << 9;
@@ -51,7 +51,7 @@ class Feed {
   // The time, and why a block went of whose end nobody has told: enum maru_follow_reason.
   void set_now(uint64_t now_ms) { now_ms_ = now_ms; }
 
-  // Compares this page, and tells what is new.
+  // Compares this page, and tells the news.
   void look(uint32_t page, uint32_t reason);
   // marud has taken this block away: its page is RETIRED or POISONED, and its line is still there.
   void removed(PageRef ref, uint32_t reason);
@@ -59,9 +59,10 @@ class Feed {
   // The first look at all pages, which tells nothing: so many of them. Returns true when it is not complete.
   bool fill(uint64_t pages);
   bool is_filling() const { return fill_next_ < region_.pages(); }
-  // What a look could not settle. Returns true when a turn's share of it was too little. The next turn has its own share.
+  // The pages that a look could not settle. Returns true when a turn's share of it was too little. The next turn has
+  // its own share.
   bool settle();
-  // Followers see what was found, and those that wait are woken.
+  // Followers see the news, and those that wait are woken.
   void publish();
   // Of the time that set_now() last said.
   bool has_published() const { return published_ms_ == now_ms_; }
@@ -75,7 +76,7 @@ class Feed {
 
  private:
   static constexpr uint64_t kIdleMs = 1000;
-  // Ancestors of one block that one look goes through at most, and remembers.
+  // Ancestors of a block that one look goes through at most, and remembers.
   static constexpr size_t kAncestorsMax = 1u << 14;
   // Told, and not published, of a turn that tells much.
   static constexpr uint64_t kPublishBytes = 1u << 16;
@@ -115,9 +116,13 @@ class Feed {
   std::unique_ptr<Known, Free> known_;  // by page; zero pages of the kernel until they are used
   uint64_t now_ms_, published_ms_ = 0;
   uint64_t fill_next_ = 0;
-  bool is_silent_ = false;  // fill(): what is found is no news
+  bool is_silent_ = false;  // fill(): blocks that are there are no news
   bool has_news_ = false;   // since the last publish()
-  uint64_t news_left_ = kNewsPerTurn, ends_left_ = kEndsPerTurn;
+  // As much as this turn may still tell.
+  struct TurnShare {
+    uint64_t news = kNewsPerTurn, ends = kEndsPerTurn;
+  };
+  TurnShare left_;
   PageQueue later_;                                     // pages to look at again
   std::vector<std::pair<PageRef, PageRef>> ancestors_;  // scratch: a block and its parent, from below to above
   shm::FeedRecord record_;                              // scratch

@@ -1,5 +1,5 @@
-// Where marud looks for what followers are to be told, beyond touches and what marud does itself: the regions of lanes that
-// deleted blocks or lost touches, and then all pages.
+// The places where marud looks for news, beyond touches and its own work: the regions of lanes that deleted blocks or
+// lost touches, and then all pages.
 //
 // Thread safety: one thread.
 #pragma once
@@ -12,7 +12,7 @@ namespace maru::daemon {
 
 class FeedLooks {
  public:
-  // Pages for each step of upkeep: while something moves, and in case a client has damaged what it writes.
+  // Pages for each step of upkeep: while something moves, and in case a client has damaged its own words.
   static constexpr uint64_t kPagesWhenMoved = 1u << 15;
   static constexpr uint64_t kPagesWhenIdle = 1u << 12;
 

@@ -10,7 +10,7 @@
 namespace maru::daemon {
 
 struct FeedMemory {
-  FileDescriptor fd;  // for followers: the kernel lets nobody write through it, nor map it to write
+  FileDescriptor fd;  // for followers: the kernel lets no process write through it, nor map it to write
   Mapping mapping;    // marud's, which can be written
 
   // Zeros. They take memory when they are written first. Errors: ENOMEM and those of memfd_create(2); EOPNOTSUPP the kernel has

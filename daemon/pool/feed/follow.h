@@ -1,4 +1,4 @@
-// What a follower of a pool gets with marud's answer.
+// The descriptors and the answer for a follower of a pool.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"

@@ -1,4 +1,4 @@
-// A pool's feed: when there is one, and where each turn looks for news. feed.h says what followers are told.
+// A pool's feed: when there is one, and where each turn looks for news. feed.h describes the news.
 //
 //   (1) There is a feed while a program follows, and for a while after the last one.
 //   (2) A part that takes a block away says so here before the block's page is FREE.

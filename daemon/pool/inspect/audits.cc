@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kViolationsShown = 100;
+constexpr size_t kTextMax = 400;  // bytes of violations, for the log
 constexpr size_t kAuditsWantedMax = 64;
 // Of a page about a microsecond.
 constexpr uint64_t kAuditStepsPerTurn = 1u << 11;
@@ -234,6 +235,11 @@ json Audits::check_at_rest() {
   return tell(first.findings, report, true);
 }
 
+Audits::AtRest Audits::look_at_rest() {
+  const json report = check_at_rest();
+  return {report["found"].get<uint64_t>(), json_text(report["violations"]).substr(0, kTextMax)};
+}
+
 json Audits::tell(const std::vector<shm::Finding>& found, const shm::AuditReport& report, bool is_quiesced) {
   json violations = json::array();
   for (const shm::Finding& finding : found) {
@@ -267,7 +273,7 @@ void Audits::adopt() {
   const nlohmann::json report = check_now();
   if (report["found"] != 0)
     log_warning("pool \"{}\" violates invariants of its format, which stay as they are: {}", core_.config.name,
-                json_text(report["violations"]).substr(0, 400));
+                json_text(report["violations"]).substr(0, kTextMax));
 }
 
 }  // namespace maru::daemon

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 namespace maru::daemon {
@@ -74,6 +75,12 @@ class Audits {
   // What holds always, and what is only true at rest, in one go.
   nlohmann::json check_now();
   nlohmann::json check_at_rest();
+  // The last one for a log: how many violations there are, and the first of them as text.
+  struct AtRest {
+    uint64_t found = 0;
+    std::string text;
+  };
+  AtRest look_at_rest();
   // Returns true when there is more to do right away, and so below.
   bool step();
   bool step_at_rest();
@@ -82,6 +89,7 @@ class Audits {
   void drop_at_rest();
   // Of the last audit: {} before the first one.
   const nlohmann::json& last() const { return last_; }
+  uint64_t last_found() const { return last_.value("found", uint64_t{0}); }
   shm::AuditRequest live_request() const;
 
   // The client of this lane has ended, by proof or by its goodbye. Its lane is taken back when no check at rest is under way.

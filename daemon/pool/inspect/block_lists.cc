@@ -4,6 +4,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
 #include "daemon/pool/inspect/names.h"
+#include "daemon/pool/inspect/tenant_rows.h"
 #include "libmaru/shm/blocks/hash.h"
 
 #include <algorithm>
@@ -49,7 +50,7 @@ json BlockLists::block_json(uint32_t page, PageWord found) {
   if (shm::read_key(core_.region, ref, &core_.key)) {
     row["key"] = key_text({core_.key.data, core_.key.size});
     row["kind"] = core_.key.kind < std::size(kKindNames) ? json(kKindNames[core_.key.kind]) : json(core_.key.kind);
-    tenants_.put_tenant(core_.key.tenant, row);
+    put_tenant(tenants_, core_.key.tenant, row);
   } else {
     row["key"] = nullptr;
   }
@@ -73,7 +74,7 @@ struct BlockLists::BlockFilter {
     prefix = key_bytes(text_in(request, "prefix"));
     min_priority = number_in(request, "min_priority", 0);
     pinned = flag_in(request, "pinned");
-    if (request.contains("tenant")) tenant = tenants.tenant_in(request);
+    if (request.contains("tenant")) tenant = tenant_in(tenants, request);
     if (request.contains("tenant") && !tenant) return kTenantText;
     const std::string type = text_in(request, "type");
     if (type.empty()) return {};
@@ -136,7 +137,7 @@ PageRef BlockLists::named(const json& request, shm::Digest* ret_digest, json* re
     return PageRef::none();
   }
   const std::string wanted_kind = text_in(request, "kind");
-  const std::optional<uint64_t> given = tenants_.tenant_in(request);
+  const std::optional<uint64_t> given = tenant_in(tenants_, request);
   if (!given) {
     *ret_refusal = refusal(EINVAL, kTenantText);
     return PageRef::none();

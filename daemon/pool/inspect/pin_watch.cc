@@ -2,6 +2,7 @@
 
 #include "daemon/base/json_text.h"
 #include "daemon/base/request_fields.h"
+#include "daemon/pool/inspect/tenant_rows.h"
 
 #include <algorithm>
 
@@ -132,7 +133,7 @@ json PinWatch::list(const json& request) {
                 {"overdue", overdue}};
     row["key"] =
         shm::read_key(core_.region, ref, &core_.key) ? json(key_text({core_.key.data, core_.key.size})) : json(nullptr);
-    if (!row["key"].is_null()) tenants_.put_tenant(core_.key.tenant, row);
+    if (!row["key"].is_null()) put_tenant(tenants_, core_.key.tenant, row);
     constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
     bytes += json_text(row).size() + kHolderBytes;
     rows.push_back(std::move(row));

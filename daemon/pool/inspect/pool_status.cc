@@ -2,6 +2,7 @@
 
 #include "daemon/base/request_fields.h"
 #include "daemon/pool/inspect/names.h"
+#include "daemon/pool/inspect/tenant_rows.h"
 
 #include <algorithm>
 
@@ -132,7 +133,7 @@ json PoolStatus::status(const metrics::PageCensus& census) const {
                 {"pins_overdue", pin_watch_.overdue()},
                 {"pins_overdue_total", pin_watch_.overdue_total()},
                 {"retired_waiting", retired_.size()},
-                {"tenants", tenants_.status(census.no_tenant_bytes)},
+                {"tenants", tenants_status(tenants_, census.no_tenant_bytes)},
                 {"held_blocks", held_.size()},
                 {"counters", std::move(counters)}};
   uint64_t rents = 0;

@@ -1,6 +1,7 @@
 #include "daemon/pool/inspect/which.h"
 
 #include "daemon/base/request_fields.h"
+#include "daemon/pool/inspect/tenant_rows.h"
 #include "libmaru/shm/blocks/hash.h"
 #include "libmaru/shm/blocks/registry.h"
 
@@ -41,7 +42,7 @@ json which_blocks(const shm::ControlRegion& region, const PoolTenants& tenants, 
   const auto known = std::find(std::begin(kKinds), std::end(kKinds), wanted);
   if (!wanted.empty() && known == std::end(kKinds))
     return refusal(EINVAL, "\"kind\" is \"bytes\", \"digest128\" or \"digest256\"; without it a key may be of any");
-  const std::optional<uint64_t> tenant = tenants.tenant_in(request);
+  const std::optional<uint64_t> tenant = tenant_in(tenants, request);
   if (!tenant) return refusal(EINVAL, "\"tenant\" is the name of a tenant, or its id");
 
   json ranges = json::array();

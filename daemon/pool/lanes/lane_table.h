@@ -1,5 +1,5 @@
-// What a pool's marud knows about the lanes: which process has each, and which process is dead. Its own truth, merely shown in
-// the region.
+// The lanes, as marud knows them: the process of each, and whether it is dead. marud's own truth, merely shown in the
+// region.
 //
 //   (1) A lane that is handed out has its bit set before, and until it was reclaimed: a look for pins misses no client.
 //   (2) A generation never returns to a lane before 2^16 others, so words of an earlier client name no later one.
@@ -24,11 +24,11 @@ namespace maru::daemon {
 struct LaneRecord {
   enum class Phase : uint8_t { kFree, kLive, kReclaiming };
   Phase phase = Phase::kFree;
-  uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while the lane is somebody's
+  uint32_t generation = 0;  // of the last hand-out, 16 bits; never 0 while a client has the lane
   ClientIdentity who;
   uint64_t attached_ms = 0;
   bool has_lock = false;    // its client was given a locked description of the control region: lane_locks.h
-  bool is_adopted = false;  // from the marud before, and nobody watches the process yet
+  bool is_adopted = false;  // from the marud before, and its process is not watched yet
   bool same_boot = true;
   uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
   shm::TouchReader touches;
@@ -57,7 +57,7 @@ class LaneTable final : public shm::DeadLanes {
   LaneId daemon;
   std::vector<LaneRecord> records;
   std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
-  shm::LaneSet in_use;                  // whose pins count: from before a lane is handed out until it was reclaimed
+  shm::LaneSet in_use;                  // lanes whose pins count: from before a lane is handed out until it was reclaimed
 
   // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
   // others', which are alive unless their host is being taken back.
@@ -87,7 +87,7 @@ class LaneTable final : public shm::DeadLanes {
            lock_of(lane) == LaneLock::kUnknown;
   }
   uint64_t unproven() const;
-  // Of the clients that live. Whatever has a higher number came later; UINT64_MAX: there is none.
+  // Of the live clients. A client with a higher number came later; UINT64_MAX: there is none.
   uint64_t oldest_arrival() const;
   bool is_dead(LaneId lane) const override {
     if (!is_own(lane.lane)) {
@@ -99,14 +99,14 @@ class LaneTable final : public shm::DeadLanes {
   }
   bool is_let_go(uint32_t page) const override { return let_go.contains(page); }
 
-  // Whether a process is the one that has this life of this lane.
+  // Whether a process has this life of this lane.
   bool keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const;
   // It goes on with that lane.
   LaneGrant keep(const ClientIdentity& who, uint32_t lane);
   // A free lane for a process, which gets its lock when `control` is open; nothing when none is free.
   std::optional<LaneGrant> give(const ClientIdentity& who, const FileDescriptor& control);
 
-  // What stands here, for clients and for the marud after this one.
+  // The words of a lane, for clients and for the marud after this one.
   void show_lane(uint32_t lane, format::LaneState state);
   void show_lane_bits();
   // The totals of a client that is gone become marud's.

@@ -2,13 +2,12 @@
 // docs/format.md, "A pool that lost power", 4.
 #include "daemon/pool/restart/restart.h"
 
-#include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/pool/inspect/names.h"
 #include "libmaru/shm/recovery/repair.h"
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 namespace maru::daemon {
 namespace {
@@ -27,8 +26,8 @@ class FoundInAudit final : public shm::FindingSink {
 
 }  // namespace
 
-// Repairs and audits again, until nothing is found or nothing helps. Returns the report of the last audit.
-nlohmann::json Restart::repair_bookkeeping(Pool::Verified& verified) {
+// Repairs and audits again, until nothing is found or nothing helps. Returns what the last audit found.
+Audits::AtRest Restart::repair_bookkeeping(Pool::Verified& verified) {
   struct Repairs final : shm::RepairSink {
     Restart& restart;
     std::array<uint64_t, shm::kRepairCount> counts{};
@@ -41,8 +40,7 @@ nlohmann::json Restart::repair_bookkeeping(Pool::Verified& verified) {
       if (names_shown++ >= kNamesShown) return;
       names += (names.empty() ? "; the first blocks: page " : ", page ") + std::to_string(ref.page());
       if (!shm::read_key(restart.core_.region, ref, &restart.core_.key)) return;
-      const auto* const text = reinterpret_cast<const char*>(restart.core_.key.data);
-      names += " (key " + json_text(std::string(text, std::min<size_t>(restart.core_.key.size, kKeyShownBytes))) + ")";
+      names += " (key " + quoted_key(restart.core_.key, kKeyShownBytes) + ")";
     }
     void count_is_wrong(PageRef parent) override { restart.findings_.parents.add(parent.page()); }
     std::string text() const {
@@ -54,13 +52,13 @@ nlohmann::json Restart::repair_bookkeeping(Pool::Verified& verified) {
     }
   };
 
-  nlohmann::json report = audits_.check_at_rest();
-  if (report["found"] == 0) return report;
-  const std::string first = json_text(report["violations"]).substr(0, 400);
+  Audits::AtRest report = audits_.look_at_rest();
+  if (report.found == 0) return report;
+  const std::string first = report.text;
   std::vector<std::byte> scratch(shm::audit_scratch_bytes(core_.region));
   Repairs repairs(*this);
   uint64_t without_repair = 0;
-  for (int round = 0; round < kRepairRounds && report["found"] != 0 && without_repair == 0; ++round) {
+  for (int round = 0; round < kRepairRounds && report.found != 0 && without_repair == 0; ++round) {
     shm::AuditRequest request = audits_.live_request();
     request.mode = shm::AuditMode::kExact;
     request.findings_max = kNever;
@@ -75,10 +73,10 @@ nlohmann::json Restart::repair_bookkeeping(Pool::Verified& verified) {
     drop_bad(none_more, verified);
     recounts_.resume();
     recounts_.step(false);
-    report = audits_.check_at_rest();
+    report = audits_.look_at_rest();
   }
   log_warning("pool \"{}\": its bookkeeping was damaged by the loss of power ({}), and is {}: {}", core_.config.name,
-              first, report["found"] == 0 ? "repaired" : "damaged still", repairs.text());
+              first, report.found == 0 ? "repaired" : "damaged still", repairs.text());
   return report;
 }
 

@@ -26,7 +26,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <vector>
 
@@ -79,7 +78,7 @@ class Restart {
   Result<void> verify_payloads(const Pool::VerifyProgress& progress, std::span<uint8_t> bad, Pool::Verified& verified,
                                std::vector<uint32_t>& ret_unreadable) const;
   void drop_bad(std::span<uint8_t> bad, Pool::Verified& verified);
-  nlohmann::json repair_bookkeeping(Pool::Verified& verified);  // repair.cc
+  Audits::AtRest repair_bookkeeping(Pool::Verified& verified);  // repair.cc
 
   PoolCore& core_;
   LaneTable& lanes_;

@@ -6,7 +6,6 @@
 // (restart/repair.cc). It does not believe a pool that has violations even after repairs.
 #include "daemon/pool/restart/restart.h"
 
-#include "daemon/base/json_text.h"
 #include "daemon/memory/device_content.h"
 #include "libmaru/shm/blocks/hash.h"
 
@@ -139,12 +138,11 @@ Result<Pool::Verified> Restart::verify(const Pool::VerifyProgress& progress, con
   for (uint32_t page : unreadable) poison_.poison(page);
   while (poison_.step()) {  // ends: one look at the pool, in slices
   }
-  const nlohmann::json report = repair_bookkeeping(verified);
-  if (report["found"] != 0)
+  const Audits::AtRest report = repair_bookkeeping(verified);
+  if (report.found != 0)
     return failure(EBADMSG, "believe the bookkeeping of pool \"" + core_.config.name + "\": found " +
-                                std::to_string(report["found"].get<uint64_t>()) +
-                                " violations of its invariants after repairs, such as " +
-                                json_text(report["violations"]).substr(0, 200));
+                                std::to_string(report.found) + " violations of its invariants after repairs, such as " +
+                                report.text.substr(0, 200));
   core_.shows_boot = true;
   core_.show_host(false);
   return verified;

@@ -24,8 +24,6 @@ constexpr uint64_t kCountAtOncePages = 1u << 16;
 // Tenants that one step takes up and whose credit it has to look for in all lanes.
 constexpr uint32_t kTightenedPerStep = 64;
 
-std::span<const std::byte> bytes_of(const std::string& name) { return std::as_bytes(std::span(name)); }
-
 }  // namespace
 
 void PoolTenants::begin(const std::string& pool, const shm::ControlRegion& region, const shm::LaneSet& in_use,
@@ -34,7 +32,7 @@ void PoolTenants::begin(const std::string& pool, const shm::ControlRegion& regio
   region_ = &region;
   lanes_ = lanes;
   in_use_ = &in_use;
-  configured_ = configured;
+  settings_.configure(configured);
   table_ = TenantTable(region.parameters().tenants);
   keeps_.assign(table_.size(), {});
   account_indices_.assign(size_t(region.lanes()) * region.account_slots(), 0);
@@ -44,14 +42,14 @@ void PoolTenants::begin(const std::string& pool, const shm::ControlRegion& regio
 
 // A step begins: what accounts say is read again when it is asked for.
 void PoolTenants::begin_step() {
-  has_busy_ = false;
-  tightened_left_ = kTightenedPerStep;
+  step_.has_busy = false;
+  step_.tightened_left = kTightenedPerStep;
 }
 
 // Which tenants of the table some lane's account says anything of: one pass over the accounts for all questions of a step.
 void PoolTenants::find_busy() {
-  has_busy_ = true;
-  busy_.assign(table_.size(), false);
+  step_.has_busy = true;
+  step_.busy.assign(table_.size(), false);
   for_each_claimed([&](uint32_t lane, uint32_t i, const format::LaneAccount& account) {
     if (i == shm::kOthersAccount) return;
     shm::TenantReading reading;
@@ -59,38 +57,38 @@ void PoolTenants::find_busy() {
     if (reading == shm::TenantReading{}) return;
     const uint64_t tenant = account.tenant.load_acquire();  // [pairs account.tenant]
     const uint32_t known = account_indices_[size_t(lane) * region_->account_slots() + i];
-    busy_[table_.row(known).id == tenant ? known : table_.index_of(tenant)] = true;
+    step_.busy[table_.row(known).id == tenant ? known : table_.index_of(tenant)] = true;
   });
 }
 
 bool PoolTenants::is_idle(uint32_t index) {
-  if (placed_ != 0 && table_.row(index).id == placed_) return false;
+  if (kept_place_ != 0 && table_.row(index).id == kept_place_) return false;
   // What a pass has counted for this one must not be taken for another's.
-  if (keeps_[index].balance != 0 || (counting_ && counted_[index] != 0)) return false;
+  if (keeps_[index].balance != 0 || (count_.is_running && count_.bytes[index] != 0)) return false;
   // Without this its lanes' accounts would count for nothing when it comes back.
-  if (!has_busy_) find_busy();
-  return !busy_[index];
+  if (!step_.has_busy) find_busy();
+  return !step_.busy[index];
 }
 
 // Whether one more tenant has to wait for the next step. (Those that need no credit cost little.)
 bool PoolTenants::has_added_enough() const {
-  return tightened_left_ == 0 && has_rules_ && table_.unlisted_need_credit();
+  return step_.tightened_left == 0 && has_rules_ && table_.unlisted_need_credit();
 }
 
 uint32_t PoolTenants::add(uint64_t tenant) {
   if (const uint32_t known = table_.index_of(tenant); known != 0 || tenant == 0) return known;
   // A tenant whose first pages this pass has counted for the others must not get the rest of them alone.
-  const bool may = !has_added_enough() && !(is_counting_page_ && has_pass_missed_);
+  const bool may = !has_added_enough() && !(count_.is_at_page && count_.has_missed);
   const uint32_t index = may ? table_.find_or_add(tenant, [&](uint32_t other) { return is_idle(other); }) : 0;
   if (index == 0) {
-    has_pass_missed_ = has_pass_missed_ || is_counting_page_;
+    count_.has_missed = count_.has_missed || count_.is_at_page;
     missed();
     return 0;
   }
-  upsets_ += !is_counting_page_;
+  count_.upsets += !count_.is_at_page;
   suspects_ -= keeps_[index].is_suspect;
   keeps_[index] = {};
-  if (has_busy_) busy_[index] = true;  // for this step
+  if (step_.has_busy) step_.busy[index] = true;  // for this step
   if (has_missed_) {
     keeps_[index].is_unsure = true;
     suspect(index);
@@ -99,7 +97,7 @@ uint32_t PoolTenants::add(uint64_t tenant) {
   show(index);
   if (has_rules_ && table_.needs_credit(index)) {
     tighten(index);
-    tightened_left_ -= tightened_left_ > 0;
+    step_.tightened_left -= step_.tightened_left > 0;
   }
   return index;
 }
@@ -111,16 +109,16 @@ void PoolTenants::missed() {
 }
 
 const TenantLimits* PoolTenants::limits_without_place(uint64_t tenant) const {
-  const auto found = listed_without_place_.find(tenant);
-  return found == listed_without_place_.end() ? nullptr : &found->second.limits;
+  const auto found = without_place_.listed.find(tenant);
+  return found == without_place_.listed.end() ? nullptr : &found->second.limits;
 }
 
 // A tenant that an administrator has named, and that found no place until now.
 void PoolTenants::place_listed(uint32_t index) {
-  const auto found = listed_without_place_.find(table_.row(index).id);
-  if (found == listed_without_place_.end()) return;
+  const auto found = without_place_.listed.find(table_.row(index).id);
+  if (found == without_place_.listed.end()) return;
   table_.set(index, found->second.name, found->second.limits);
-  listed_without_place_.erase(found);
+  without_place_.listed.erase(found);
   if (has_rules_) table_.finish_limits();
 }
 
@@ -133,8 +131,8 @@ void PoolTenants::add_to_balance(uint32_t index, uint64_t bytes) {
 void PoolTenants::suspect(uint32_t index) {
   suspects_ += !keeps_[index].is_suspect;
   keeps_[index].is_suspect = true;
-  count_pause_ms_ = 0;
-  count_again_ms_ = 0;
+  count_.pause_ms = 0;
+  count_.again_ms = 0;
 }
 
 void PoolTenants::suspect_all() {
@@ -146,7 +144,7 @@ void PoolTenants::returned(uint32_t page, uint64_t tenant, uint64_t bytes) {
   const uint32_t index = add(tenant);
   add_to_balance(index, 0 - bytes);
   table_.freed(index, bytes);
-  if (counting_ && page < count_next_) counted_[index] -= bytes;
+  if (count_.is_running && page < count_.next) count_.bytes[index] -= bytes;
 }
 
 void PoolTenants::fold(uint32_t lane) {
@@ -161,7 +159,7 @@ void PoolTenants::fold(uint32_t lane) {
     else
       suspect(add(tenant));
   }
-  upsets_ += has_any;
+  count_.upsets += has_any;
   shm::fold_accounts(*region_, lane, [&](uint64_t tenant, uint64_t bytes) { add_to_balance(add(tenant), bytes); });
 }
 
@@ -190,7 +188,7 @@ void PoolTenants::adopt() {
       std::memcpy(name.data() + 8 * i, &word, 8);
     }
     name.resize(size);
-    if (shm::tenant_id(region_->secret(), bytes_of(name)) == id) table_.set_name(index, name);
+    if (number_of(name) == id) table_.set_name(index, name);
   }
   fold_unused();
 }
@@ -283,33 +281,63 @@ void PoolTenants::show_flags() {
 }
 
 void PoolTenants::set_limits(const TenantSettings& at_run_time, SaveTenants save) {
-  if (save) save_ = std::move(save);
-  at_run_time_ = at_run_time;
+  if (save) settings_.set_save(std::move(save));
+  settings_.set_at_run_time(at_run_time);
   read_accounts();  // tenants that have stored by now get their records
-  const TenantSettings both = merged(configured_, at_run_time_);
+  const TenantSettings both = settings_.both();
   table_.reset_limits(both.defaults, both.listed_only.value_or(false));
-  listed_without_place_.clear();
+  without_place_.listed.clear();
   has_rules_ = false;  // nothing is tightened one by one
   // Those that have a place first, so that none of the others gets it.
   std::vector<std::pair<std::string_view, const TenantLimits*>> without;
   for (const auto& [name, limits] : both.tenants) {
-    const uint32_t index = table_.index_of(shm::tenant_id(region_->secret(), bytes_of(name)));
+    const uint32_t index = table_.index_of(number_of(name));
     index == 0 ? void(without.emplace_back(name, &limits)) : table_.set(index, name, limits);
   }
   bool has_hard = false;
   for (const auto& [name, limits] : without) {
-    const uint64_t id = shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+    const uint64_t id = number_of(name);
     if (const uint32_t index = add(id); index != 0) {
       table_.set(index, name, *limits);
       continue;
     }
-    listed_without_place_[id] = {std::string(name), *limits};
+    without_place_.listed[id] = {std::string(name), *limits};
     has_hard = has_hard || limits->hard_bytes.value_or(0) != 0;
   }
   table_.set_limit_without_place(has_hard);
   table_.finish_limits();
   has_rules_ = true;
   show_rules();
+}
+
+uint64_t PoolTenants::number_of(std::string_view name) const {
+  return shm::tenant_id(region_->secret(), std::as_bytes(std::span(name)));
+}
+
+void PoolTenants::begin_request() {
+  if (!settings_.is_writing()) kept_place_ = 0;  // of a request that ended with an exception
+  read_accounts();
+}
+
+bool PoolTenants::keep_place(uint64_t tenant) {
+  begin_step();
+  if (add(tenant) == 0) return false;
+  kept_place_ = tenant;
+  return true;
+}
+
+std::optional<Result<void>> PoolTenants::change(const TenantSettings& at_run_time, bool aside) {
+  return apply(settings_.write(at_run_time, aside));
+}
+
+std::optional<Result<void>> PoolTenants::take_written() { return apply(settings_.take_written()); }
+
+// A change that failed leaves nothing behind: another tenant may have the place again.
+std::optional<Result<void>> PoolTenants::apply(const std::optional<LimitSettings::Written>& written) {
+  if (!written) return std::nullopt;
+  if (written->result) set_limits(written->at_run_time, {});
+  kept_place_ = 0;
+  return written->result;
 }
 
 // -- usage ------------------------------------------------------------------------------------------------------------
@@ -374,33 +402,33 @@ std::vector<shm::TenantReading> PoolTenants::readings() {
 }
 
 void PoolTenants::begin_count() {
-  counting_ = true;
-  has_pass_missed_ = false;
-  count_next_ = 0;
-  upsets_before_ = upsets_;
-  counted_.assign(table_.size(), 0);
-  before_ = readings();
+  count_.is_running = true;
+  count_.has_missed = false;
+  count_.next = 0;
+  count_.upsets_before = count_.upsets;
+  count_.bytes.assign(table_.size(), 0);
+  count_.before = readings();
 }
 
 // Whether every suspect is exact now.
 bool PoolTenants::finish_count() {
-  counting_ = false;
+  count_.is_running = false;
   const std::vector<shm::TenantReading> after = readings();
   // What finds no account of its own may be anybody's.
-  bool all_counted = upsets_ == upsets_before_ && before_[0].is_quiet && after[0] == before_[0];
+  bool all_counted = count_.upsets == count_.upsets_before && count_.before[0].is_quiet && after[0] == count_.before[0];
   if (!all_counted) return false;
   for (uint32_t index = 0; index < table_.size(); ++index) {
     if (index != 0 && table_.row(index).id == 0) continue;
-    if (!before_[index].is_quiet || !(after[index] == before_[index])) {
+    if (!count_.before[index].is_quiet || !(after[index] == count_.before[index])) {
       all_counted = false;
       continue;
     }
-    add_to_balance(index, counted_[index] - before_[index].bytes() - keeps_[index].balance);
+    add_to_balance(index, count_.bytes[index] - count_.before[index].bytes() - keeps_[index].balance);
     suspects_ -= keeps_[index].is_suspect;
     keeps_[index].is_suspect = keeps_[index].is_unsure = false;
   }
-  others_counted_ = after[0];
-  if (all_counted && has_missed_ && after[0] == shm::TenantReading{} && counted_[0] == 0) {
+  count_.others = after[0];
+  if (all_counted && has_missed_ && after[0] == shm::TenantReading{} && count_.bytes[0] == 0) {
     has_missed_ = false;
     show_flags();
   }
@@ -410,31 +438,31 @@ bool PoolTenants::finish_count() {
 
 bool PoolTenants::step_count(uint64_t pages, uint64_t now_ms) {
   begin_step();
-  if (!counting_) {
-    if (now_ms >= look_at_others_ms_ || look_at_others_ms_ - now_ms > kOthersPauseMs) {
-      look_at_others_ms_ = now_ms + kOthersPauseMs;
-      if (has_missed_ && suspects_ == 0 && !(readings()[0] == others_counted_)) suspect_all();
+  if (!count_.is_running) {
+    if (now_ms >= count_.others_look_ms || count_.others_look_ms - now_ms > kOthersPauseMs) {
+      count_.others_look_ms = now_ms + kOthersPauseMs;
+      if (has_missed_ && suspects_ == 0 && !(readings()[0] == count_.others)) suspect_all();
     }
-    if (suspects_ == 0 || (now_ms < count_again_ms_ && count_again_ms_ - now_ms <= kCountPauseMaxMs)) return false;
+    if (suspects_ == 0 || (now_ms < count_.again_ms && count_.again_ms - now_ms <= kCountPauseMaxMs)) return false;
     begin_count();
   }
-  const uint64_t to = std::min(region_->pages(), count_next_ + pages);
+  const uint64_t to = std::min(region_->pages(), count_.next + pages);
   uint64_t last_tenant = 0;
   uint32_t last_index = 0;
-  is_counting_page_ = true;
-  for (; count_next_ < to; ++count_next_) {
+  count_.is_at_page = true;
+  for (; count_.next < to; ++count_.next) {
     uint64_t tenant = 0;
-    const uint64_t bytes = shm::tenant_bytes(*region_, uint32_t(count_next_), &tenant);
+    const uint64_t bytes = shm::tenant_bytes(*region_, uint32_t(count_.next), &tenant);
     if (bytes == 0) continue;
-    if (tenant != last_tenant && has_added_enough() && !has_pass_missed_ && table_.index_of(tenant) == 0) break;
+    if (tenant != last_tenant && has_added_enough() && !count_.has_missed && table_.index_of(tenant) == 0) break;
     if (tenant != last_tenant) last_index = add(last_tenant = tenant);
-    counted_[last_index] += bytes;
+    count_.bytes[last_index] += bytes;
   }
-  is_counting_page_ = false;
-  if (count_next_ < region_->pages()) return true;
+  count_.is_at_page = false;
+  if (count_.next < region_->pages()) return true;
   if (!finish_count()) {
-    count_pause_ms_ = std::clamp(2 * count_pause_ms_, kCountPauseMs, kCountPauseMaxMs);
-    count_again_ms_ = now_ms + count_pause_ms_;
+    count_.pause_ms = std::clamp(2 * count_.pause_ms, kCountPauseMs, kCountPauseMaxMs);
+    count_.again_ms = now_ms + count_.pause_ms;
   }
   return false;
 }
@@ -451,10 +479,10 @@ uint64_t PoolTenants::available(uint32_t index) {
 
 // The pool counts the bytes of such tenants together, so it cannot hold each tenant to its limit.
 int PoolTenants::refuse_without_place(uint64_t now_ms, std::string why, std::string* ret_why) {
-  ++refused_without_place_;
-  if (refused_said_ms_ == 0 || now_ms - refused_said_ms_ >= kRefusedSaidAgainMs) {
-    refused_said_ms_ = now_ms;
-    log_warning("pool \"{}\" refuses stores, {} until now: {}", pool_, refused_without_place_, why);
+  ++without_place_.refused;
+  if (without_place_.said_ms == 0 || now_ms - without_place_.said_ms >= kRefusedSaidAgainMs) {
+    without_place_.said_ms = now_ms;
+    log_warning("pool \"{}\" refuses stores, {} until now: {}", pool_, without_place_.refused, why);
   }
   *ret_why = std::move(why);
   return EUSERS;
@@ -503,8 +531,8 @@ int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_
   // Perhaps only a client's death makes it look as if nothing were left.
   const auto count_now = [&] {
     if (region_->pages() > kCountAtOncePages || !keep.is_suspect) return;
-    counting_ = false;
-    count_again_ms_ = 0;
+    count_.is_running = false;
+    count_.again_ms = 0;
     step_count(region_->pages(), 0);
   };
   if (keep.is_unsure) count_now();

@@ -1,47 +1,44 @@
-// The tenants of a pool as its control region has them: what the accounts of the lanes and the pages say, the rules that
-// clients read, and credit. libmaru/shm/blocks/tenant_account.h says how these hold together; docs/format.md has the steps.
+// The tenants of a pool as its control region has them: their bytes by the accounts of the lanes and by the pages, the
+// rules that clients read, and credit. libmaru/shm/blocks/tenant_account.h says how these hold together; docs/format.md
+// has the steps.
 //
-// Thread safety: one thread. What a client wrote is a number that is too high or too low for its tenants, and no more.
+// Thread safety: one thread. A word of a client is a number that is too high or too low for its tenants, and no more.
 #pragma once
 
-#include "daemon/base/aside.h"
+#include "daemon/pool/tenants/limit_settings.h"
 #include "daemon/pool/tenants/tenants.h"
 #include "libmaru/base/result.h"
 #include "libmaru/shm/blocks/tenant_account.h"
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace maru::daemon {
 
-// Writes down what was set at run time, for the next marud.
-using SaveTenants = std::function<Result<void>(const TenantSettings& at_run_time)>;
-
 class PoolTenants final : public shm::TenantReturns {
  public:
   // `in_use` lives as long: the lanes whose accounts count.
-  // In a pool of several hosts each marud counts for itself, shows nothing and limits nobody; `lanes` are its own.
+  // In a pool of several hosts each marud counts for itself, shows nothing and sets no limits; `lanes` are its own.
   struct OwnLanes {
     uint32_t first = 0, end = 0;
   };
   void begin(const std::string& pool, const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
              const TenantSettings& configured);
-  // Takes over the records and balances of the marud before, and the accounts of lanes that are nobody's.
+  // Takes over the records and balances of the marud before, and the accounts of unused lanes.
   void adopt();
-  // Limits apply from here on; what was set at run time goes before what is configured.
+  // Limits apply from here on; limits of run time go before the configuration.
   void set_limits(const TenantSettings& at_run_time, SaveTenants save);
 
   // A lane was reclaimed: its accounts become empty.
   void fold(uint32_t lane);
   void returned(uint32_t page, uint64_t tenant, uint64_t bytes) override;
 
-  // Reads all accounts, so that the table knows what tenants use now: before a request that may evict, and before a listing.
-  // Costs a line of memory for every two accounts of lanes that stored for tenants.
+  // Reads all accounts, so that the table has the present usage of tenants: before a request that may evict, and before
+  // a listing. Costs a line of memory for every two accounts of lanes that stored for tenants.
   void read_accounts();
   TenantTable& table() { return table_; }
   const TenantTable& table() const { return table_; }
@@ -53,28 +50,31 @@ class PoolTenants final : public shm::TenantReturns {
   // Counts the next pages, if an account is not exact any more. Returns true when there is more to do right away.
   bool step_count(uint64_t pages, uint64_t now_ms);
   // Whether usages may be too high until pages were counted.
-  bool is_counting() const { return counting_ || suspects_ != 0; }
+  bool is_counting() const { return count_.is_running || suspects_ != 0; }
 
   // Stores of the tenant of this index that were refused, since this marud began.
   uint64_t refusals(uint32_t index) const { return keeps_[index].refused; }
   // The same of tenants that found no place.
-  uint64_t refusals_without_place() const { return refused_without_place_; }
+  uint64_t refusals_without_place() const { return without_place_.refused; }
 
-  // The tenant that "tenant" of a request about blocks means; 0, blocks of no tenant, where it is absent. A name; or "id:"
-  // and the number that marud shows; or that number alone, unless a tenant of the table is called so. Nothing: it is none of
-  // these. tenants/quota.cc, and so below.
-  std::optional<uint64_t> tenant_in(const nlohmann::json& request) const;
-  // Puts it into a row about a block: "tenant", its number, and "tenant_name" where marud knows it.
-  void put_tenant(uint64_t id, nlohmann::json& row) const;
+  // -- limits at run time (inspect/limit_commands.h) ------------------------------------------------------------------
+  const LimitSettings& settings() const { return settings_; }
+  // Before the commands of an administrator: usages are as of now.
+  void begin_request();
+  // The number by which the pool knows a tenant of this name.
+  uint64_t number_of(std::string_view name) const;
+  // The tenant gets a place in the table, and keeps it until the next change ends. False: there is none for it.
+  bool keep_place(uint64_t tenant);
+  // Writes new limits down, and then they apply. With `aside` a thread writes, and nothing is returned: take_written()
+  // has the result. Until then there is no other change with `aside`.
+  std::optional<Result<void>> change(const TenantSettings& at_run_time, bool aside);
+  std::optional<Result<void>> take_written();
 
-  // "quota.set" and the others. What is set is written down by a thread of its own with `aside`: then nothing is returned, and
-  // the reply comes from take_written() when that is done; until then there is not another one.
-  nlohmann::json admin(const std::string& command, const nlohmann::json& request, bool aside = false);
-  bool is_writing() const { return writing_.saved.is_begun(); }
-  bool has_writer() const { return writing_.saved.is_lasting(); }
-  std::optional<nlohmann::json> take_written();
-  // `no_tenant_bytes`: what blocks of no tenant use, of which no account knows.
-  nlohmann::json status(uint64_t no_tenant_bytes) const;
+  // -- for listings -----------------------------------------------------------------------------------------------------
+  bool is_suspect(uint32_t index) const { return keeps_[index].is_suspect; }  // its usage may be too high
+  // Some tenants have no place in the table or in a lane: their bytes are counted together.
+  bool counts_some_together() const { return has_missed_; }
+  size_t names_without_place() const { return without_place_.listed.size(); }
 
  private:
   bool shows() const { return !region_->is_shared(); }
@@ -117,19 +117,7 @@ class PoolTenants final : public shm::TenantReturns {
   void begin_count();
   bool finish_count();
 
-  // tenants/quota.cc
-  using Answer = std::function<nlohmann::json()>;
-  nlohmann::json change(const TenantSettings& at_run_time, Answer answer);
-  nlohmann::json changed(const Result<void>& saved, const TenantSettings& at_run_time, const Answer& answer);
-  nlohmann::json row_json(uint32_t index) const;
-  nlohmann::json default_json() const;
-  nlohmann::json mode_json() const;
-  nlohmann::json set(const nlohmann::json& request);
-  nlohmann::json remove(const nlohmann::json& request);
-  nlohmann::json set_default(const nlohmann::json& request);
-  nlohmann::json set_mode(const nlohmann::json& request);
-  nlohmann::json list(const nlohmann::json& request);
-  uint32_t named(const nlohmann::json& request, std::string* ret_name, nlohmann::json* ret_refusal) const;
+  std::optional<Result<void>> apply(const std::optional<LimitSettings::Written>& written);
 
   std::string pool_;  // for the log
   const shm::ControlRegion* region_ = nullptr;
@@ -137,45 +125,47 @@ class PoolTenants final : public shm::TenantReturns {
   TenantTable table_;
   std::vector<Keep> keeps_;                // by index
   std::vector<uint32_t> account_indices_;  // by lane and account: the index found there last
-  TenantSettings configured_, at_run_time_;
-  SaveTenants save_;
-  // What is being written down, and what is answered then.
-  struct Writing {
-    TenantSettings settings;
-    Answer answer;
-    Aside<Result<void>> saved;
-  };
-  Writing writing_;
-  uint64_t placed_ = 0;         // the tenant whose limits are being written down: nobody else gets its place; 0: none
-  bool writes_aside_ = false;   // what the request at hand changes
+  LimitSettings settings_;
+  uint64_t kept_place_ = 0;  // the tenant whose place no other tenant gets while its limits are written down; 0: none
   std::vector<uint64_t> sums_;  // by index, scratch
   bool has_rules_ = false;
-  bool has_missed_ = false;        // bytes of some tenants were counted for the others, since all were counted last
-  bool is_counting_page_ = false;  // a tenant that is added now was not met by the pass before
-  // Tenants with limits of their own that found no place, by their numbers.
+  bool has_missed_ = false;  // bytes of some tenants were counted for the others, since all were counted last
+  uint32_t suspects_ = 0;
+
+  // Tenants that found no place, which the pool counts together.
   struct Listed {
     std::string name;
     TenantLimits limits;
   };
-  std::map<uint64_t, Listed> listed_without_place_;
-  uint64_t refused_without_place_ = 0;  // stores, since this marud began
-  uint64_t refused_said_ms_ = 0;        // when the log said so last
+  struct WithoutPlace {
+    std::map<uint64_t, Listed> listed;  // by number: those with limits of their own
+    uint64_t refused = 0;               // stores, since this marud began
+    uint64_t said_ms = 0;               // when the log said so last
+  };
+  WithoutPlace without_place_;
 
-  // Of a step: a turn, or a request.
-  bool has_busy_ = false;
-  std::vector<bool> busy_;       // by index: whose places nobody may have; if has_busy_
-  uint32_t tightened_left_ = 0;  // tenants that it may add where each costs a look at all lanes
+  // A step: a turn, or a request.
+  struct Step {
+    bool has_busy = false;
+    std::vector<bool> busy;       // by index, if has_busy: tenants whose places no other tenant may have
+    uint32_t tightened_left = 0;  // tenants that the step may add where each costs a look at all lanes
+  };
+  Step step_;
 
-  uint32_t suspects_ = 0;
-  bool counting_ = false;
-  bool has_pass_missed_ = false;             // this pass has counted a tenant that found no place for the others
-  uint64_t count_next_ = 0;                  // page
-  uint64_t upsets_ = 0, upsets_before_ = 0;  // events that make a pass useless
-  std::vector<uint64_t> counted_;            // by index
-  std::vector<shm::TenantReading> before_;
-  uint64_t count_again_ms_ = 0, count_pause_ms_ = 0;
-  shm::TenantReading others_counted_;  // account 0 of all lanes, when all were counted last
-  uint64_t look_at_others_ms_ = 0;
+  // A pass over the pages that counts the bytes of each tenant, and when the next one begins.
+  struct Count {
+    bool is_running = false;
+    bool is_at_page = false;                 // a tenant that is added now was not met by the pass before
+    bool has_missed = false;                 // this pass has counted a tenant without a place for the others
+    uint64_t next = 0;                       // page
+    uint64_t upsets = 0, upsets_before = 0;  // events that make a pass useless
+    std::vector<uint64_t> bytes;             // by index
+    std::vector<shm::TenantReading> before;  // by index: the accounts when it began
+    uint64_t again_ms = 0, pause_ms = 0;
+    shm::TenantReading others;  // account 0 of all lanes, when all were counted last
+    uint64_t others_look_ms = 0;
+  };
+  Count count_;
 };
 
 }  // namespace maru::daemon

@@ -1,5 +1,5 @@
-// The tenants of a pool: which ones there are, their limits, what they use, and what that means for the order of eviction.
-// Numbers and rules alone: where the bytes come from is in pool_tenants.h.
+// The tenants of a pool: their names, limits and usage, and the consequences for the order of eviction. Numbers and
+// rules alone: pool_tenants.h reads the bytes.
 //
 // A tenant has an index: its place in the pool's tenants section, + 1. Index 0 stands for blocks of no tenant and for tenants
 // that found no place, "(others)": the order of eviction knows no limit of theirs, and stores of those with a hard limit are
@@ -28,7 +28,7 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
-// What the configuration says, or what was set at run time and goes before it.
+// The limits of the configuration, or those of run time, which go before it.
 struct TenantSettings {
   std::map<std::string, TenantLimits, std::less<>> tenants;  // by name: 1 to 64 bytes of any value
   std::set<std::string, std::less<>> removed;                // at run time, though the configuration has them
@@ -60,8 +60,9 @@ class TenantTable {
   size_t size() const { return rows_.size(); }
   const Row& row(uint32_t index) const { return rows_[index]; }
   uint32_t index_of(uint64_t tenant) const;
-  // The index of a tenant, which gets a place if it has none; 0 if there is none for it. It may take the place of one that
-  // nobody has named, if `is_idle(index)` says that nothing is known of that one's bytes that would be lost.
+  // The index of a tenant, which gets a place if it has none; 0 if there is none for it. It may take the place of a
+  // tenant that no administrator has named, if `is_idle(index)` says that no knowledge of that tenant's bytes would be
+  // lost.
   template <typename F>
   uint32_t find_or_add(uint64_t tenant, F&& is_idle);
   // Puts a tenant at a place where a marud before had it. False: that place is not one where it may lie, or it is there twice.
@@ -95,7 +96,8 @@ class TenantTable {
   // limit; 3 of other tenants within theirs: these only while no tenant is over its limit and all_may_yield() was set.
   // Else kTenantProtected. A tenant's limit is its soft one, or the hard one if it has no other. `asker`: an index.
   uint32_t eviction_class(uint32_t index, uint32_t asker) const;
-  // For whoever has found nothing of classes 0 to 2: tenants within their limits yield to each other from now on, or not.
+  // For a search that has found nothing of classes 0 to 2: tenants within their limits yield to each other from now on,
+  // or not.
   void all_may_yield(bool may) { all_may_yield_ = may; }
   bool is_any_over() const { return over_ != 0; }
   PolicyTenant usage(uint32_t index) const { return {rows_[index].used_bytes, rows_[index].soft_bytes}; }

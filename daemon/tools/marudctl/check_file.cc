@@ -20,7 +20,7 @@ namespace {
 
 int refuse(const std::string& path, const std::string& why) { return complain(kExitRefused, path + ": " + why); }
 
-class Findings final : public shm::FindingSink {
+class FindingRows final : public shm::FindingSink {
  public:
   void found(const shm::Finding& finding) override {
     rows.push_back({{"invariant", shm::invariant_info(finding.invariant).name},
@@ -47,7 +47,7 @@ struct PoolFile {
   uint64_t bytes = 0;
 };
 
-// Says what is wrong and returns nothing.
+// Prints the reason and returns nothing.
 std::optional<PoolFile> open_file(const std::string& path) {
   PoolFile file{path, FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
   struct stat status = {};
@@ -128,9 +128,9 @@ int check_file(const std::string& path, const std::optional<std::string>& pages_
   shm::ControlRegion region;
   if (const char* wrong = shm::ControlRegion::attach(mapped->bytes(), bytes, &region)) return refuse(path, wrong);
 
-  // Nobody works on a file that is looked at: everything that was unfinished when the last process left counts.
+  // No process works on a file that is looked at: everything that was unfinished when the last process left counts.
   std::vector<uint64_t> scratch(shm::audit_scratch_bytes(region) / sizeof(uint64_t) + 1);
-  Findings findings;
+  FindingRows findings;
   shm::AuditRequest request;
   request.mode = shm::AuditMode::kExact;
   const shm::AuditReport report = shm::audit(region, request, std::as_writable_bytes(std::span(scratch)), findings);

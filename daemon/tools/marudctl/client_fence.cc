@@ -1,5 +1,5 @@
-// marudctl client fence: ends a process that is attached. Shows who it is, asks, lets marud send SIGKILL, and waits until
-// marud has taken back what the process held. marudctl client forget: says that the process of a lane is gone, where marud
+// marudctl client fence: ends a process that is attached. Shows the process, asks, lets marud send SIGKILL, and waits
+// until marud has taken its holdings back. marudctl client forget: says that the process of a lane is gone, where marud
 // cannot know.
 #include "daemon/base/json_text.h"
 #include "daemon/tools/marudctl/conversation.h"
@@ -52,7 +52,7 @@ int read_lane_or_process(const Arguments& arguments, std::optional<uint64_t>& re
   return kExitDone;
 }
 
-// Who is meant: a lane has a pool.
+// Names the meant client: a lane has a pool.
 struct Meant {
   std::optional<uint64_t> lane, pid;
   std::string pool;
@@ -68,8 +68,8 @@ struct Meant {
   }
 };
 
-// The lanes of the process that is meant. Returns the exit status. Of the wrong one of two clients nothing can be made good: so
-// a lane of another pool than the one that is meant is never taken for it.
+// The lanes of the meant process. Returns the exit status. To end the wrong one of two clients cannot be made good: so
+// a lane of another pool is never taken for the meant one.
 int find_process(const Meant& meant, const json& clients, json& ret_lanes) {
   const auto chosen = std::find_if(clients.begin(), clients.end(), [&](const json& one) { return meant.is(one); });
   if (chosen == clients.end()) return complain(kExitRefused, meant.why_nobody());
@@ -174,7 +174,7 @@ int client_forget(const Arguments& arguments) {
   json request = {{"command", "client.forget"}, {"pool", meant.pool}, {"lane", *meant.lane}};
   request["generation"] = lanes.front().value("generation", uint64_t{0});
   show_lanes(arguments, lanes);
-  // What marud refuses needs no question.
+  // A request that marud refuses needs no question.
   const bool may_be_forgotten = lanes.front().value("state", "") == "unproven";
   const char* question = "Is its process gone for certain? If it lives, it destroys what others store.";
   if (may_be_forgotten)

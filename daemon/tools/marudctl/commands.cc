@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// What of a pool is not for pages.
+// The bytes of a pool that are not for pages.
 std::string control_text(const json& pool) {
   const auto bytes = pool.at("control_bytes").get<uint64_t>(), all = pool.at("pool_bytes").get<uint64_t>();
   char share[32];
@@ -28,7 +28,7 @@ std::string control_text(const json& pool) {
   return daemon::size_text(bytes) + share;
 }
 
-// All that is known of one pool.
+// Everything that is known of one pool.
 void print_pool(json pool) {
   // A heading of its own, since a page and a region are sizes of one, and options by their names.
   if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
@@ -138,7 +138,7 @@ int clients(const Arguments& arguments) {
   return kExitDone;
 }
 
-// States that look worse than they are, and what they mean.
+// States that look worse than they are, and their meaning.
 constexpr struct {
   const char* state;
   const char* meaning;

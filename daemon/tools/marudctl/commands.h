@@ -11,7 +11,7 @@ namespace maru::marudctl {
 
 enum ExitStatus : int {
   kExitDone = 0,
-  kExitRefused = 1,      // marud said no, what was asked for is not there, or the output cannot be written
+  kExitRefused = 1,      // marud said no, the thing is not there, or the output cannot be written
   kExitUsage = 2,        // the command line is wrong
   kExitUnreachable = 3,  // no marud, or it does not answer
   kExitViolations = 4,   // check found damage
@@ -25,7 +25,7 @@ struct Arguments {
   std::optional<std::string> pool;
   bool json = false;
   uint32_t timeout_ms = 10'000;
-  // Of one command or the other; the table says which it takes.
+  // Of one command or the other; the table says which command takes which.
   std::optional<uint64_t> limit;
   std::optional<std::string> prefix;
   std::optional<std::string> tenant;  // a name, or id:NUMBER
@@ -51,7 +51,7 @@ struct Arguments {
   std::vector<std::string> operands;
 };
 
-// What a word of the command line is about, for whoever completes it.
+// The kind of a word on the command line, for the completion.
 enum class Word : uint8_t {
   kAny,
   kPath,
@@ -72,7 +72,7 @@ enum class Word : uint8_t {
 
 struct Command {
   const char* name;     // one word or two
-  const char* usage;    // what follows the name
+  const char* usage;    // the words that follow the name
   const char* help;     // one line
   const char* options;  // the long options it takes, separated by spaces
   int operands_min;

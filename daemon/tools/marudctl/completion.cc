@@ -1,5 +1,5 @@
-// marudctl completion: scripts that complete its command line in shells. They know no word of it: each asks
-// `marudctl completion words` what may come next, so that they cannot lag behind.
+// marudctl completion: scripts that complete its command line in shells. They know no word of it: each asks `marudctl
+// completion words` for the next words, so that they cannot lag behind.
 #include "daemon/tools/marudctl/completion_words.h"
 #include "daemon/tools/marudctl/conversation.h"
 
@@ -8,8 +8,8 @@
 namespace maru::marudctl {
 namespace {
 
-// What it offers are names that clients chose, and the shell reads them as it reads what is typed: each is written so that
-// it stands for itself in the quote that is open, or is left out where no writing does that.
+// The offered words are names that clients chose, and the shell reads them as it reads typed text: each is written so
+// that it stands for itself in the quote that is open, or is left out where no writing does that.
 constexpr const char* kBash = R"BASH(# Completes marudctl in bash; made by `marudctl completion bash`.
 _marudctl() {
   local words=() i now typed= is_glued= word plain help

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint32_t kTimeoutMs = 1000;  // of somebody who waits for a key to do something
+constexpr uint32_t kTimeoutMs = 1000;  // a person waits for a key to take effect
 constexpr uint64_t kRowsMax = 500;
 
 // The command line before the word that is being typed.
@@ -158,7 +158,7 @@ std::vector<NextWord> values(Word word, const Arguments& arguments) {
   return {};
 }
 
-// The words of commands that follow these; what each does, or how it goes on.
+// The words of commands that follow these; the purpose of each, or how it goes on.
 std::vector<NextWord> command_words(const std::vector<std::string>& before) {
   std::vector<NextWord> out;
   const std::string beginning = before.empty() ? "" : before.front() + " ";
@@ -177,7 +177,7 @@ std::vector<NextWord> command_words(const std::vector<std::string>& before) {
   return out;
 }
 
-// The command that the operands begin with, which are left with what follows it; null when its name is not whole.
+// The command that the operands begin with, which keep the words behind it; null when its name is not whole.
 const Command* command_of(std::vector<std::string>& operands) {
   for (const Command* command = kCommands; command->name; ++command)
     for (const size_t words : {1, 2}) {
@@ -222,7 +222,7 @@ std::vector<NextWord> what_fits(const std::vector<std::string>& words) {
   return is_help || !operands.empty() ? std::vector<NextWord>() : values(command->operand, line.arguments);
 }
 
-// What marud says of its clients must not steer the shell that reads it.
+// The names of marud's clients must not steer the shell that reads them.
 bool is_plain(const std::string& text) { return daemon::plain_text(text) == text; }
 
 }  // namespace

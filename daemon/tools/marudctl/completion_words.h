@@ -1,4 +1,4 @@
-// What may come next on a command line of marudctl, for the scripts that complete it in shells.
+// The next words on a command line of marudctl, for the scripts that complete it in shells.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ struct NextWord {
 // In the place of a word: names of files are meant.
 constexpr const char* kPaths = ":paths";
 
-// `words`: what stands behind "marudctl", the last one as far as it is typed, and perhaps empty. What marud knows is asked for
-// where it belongs; without an answer within a second there is nothing of it. The answers may begin otherwise than the last
-// word does: shells have their own ideas of what fits.
+// `words`: the words behind "marudctl", the last one as far as it is typed, and perhaps empty. marud is asked for its
+// names where they belong; without an answer within a second there are none of them. The answers may begin otherwise
+// than the last word does: shells have their own ideas of a match.
 std::vector<NextWord> next_words(const std::vector<std::string>& words);
 
 }  // namespace maru::marudctl

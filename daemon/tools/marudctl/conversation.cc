@@ -118,7 +118,7 @@ int Conversation::ask_for_list(json request, const char* field, std::optional<ui
     const json next = part.value("next", json());
     part[field] = json::array();
     if (ret_reply.is_object()) ret_reply.erase("next");
-    ret_reply.update(part);  // what only the first part says stays
+    ret_reply.update(part);  // fields of the first part alone stay
     // A cursor that does not move would be asked for ever.
     const bool is_end = next.is_null() || (request.contains("cursor") && request["cursor"] == next);
     if (is_end || (limit && rows.size() >= *limit)) break;

@@ -1,4 +1,4 @@
-// What marudctl says to marud, and how it prints what comes back.
+// The requests of marudctl to marud, and how it prints the replies.
 #pragma once
 
 #include "daemon/tools/marudctl/commands.h"
@@ -18,15 +18,15 @@ class Conversation {
  public:
   explicit Conversation(const Arguments& arguments) : arguments_(arguments) {}
 
-  // Returns kExitDone and the reply, or says what went wrong and returns the exit status.
+  // Returns kExitDone and the reply, or prints the error and returns the exit status.
   int ask(nlohmann::json request, nlohmann::json& ret_reply);
   // Asks until there is no "next" or `limit` rows are there. Rows are joined under `field`.
   int ask_for_list(nlohmann::json request, const char* field, std::optional<uint64_t> limit, nlohmann::json& ret_reply);
 
-  // For a program that draws its own screen: what goes wrong is kept for said() and not printed.
+  // For a program that draws its own screen: an error is kept for said() and not printed.
   void be_silent(bool is_silent) { is_silent_ = is_silent; }
   const std::string& said() const { return said_; }
-  // The errno with which marud refused what was asked last; 0: it did not.
+  // The errno with which marud refused the last request; 0: it did not.
   int refused_with() const { return refused_with_; }
 
  private:
@@ -42,12 +42,12 @@ class Conversation {
 
 // Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
 size_t line_width();
-// Lines: whatever else in them would steer the terminal becomes '?'.
+// Lines: every other character that would steer the terminal becomes '?'.
 void print(const std::string& text);
 // On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
 std::string printable_json(const nlohmann::json& value, int indent);
 void print_json(const nlohmann::json& value);
-// From now on what goes wrong is said in JSON, or in words again.
+// From now on errors are printed in JSON, or in words again.
 void complain_in_json(bool is_in_json);
 // To standard error: a line, or an object {"error": TEXT, "status": STATUS} on one. kExitDone: the command goes on all the
 // same. Returns the status.
@@ -66,7 +66,7 @@ int print_list(const Arguments& arguments, nlohmann::json request, const char* f
                std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,
                void (*for_people)(nlohmann::json& row) = nullptr);
 
-// What marudctl doctor finds, as rows; whether something of it is wrong. doctor.cc.
+// The diagnoses of marudctl doctor as rows; whether one of them is wrong. doctor.cc.
 nlohmann::json findings_of(const Arguments& arguments, bool* ret_is_wrong);
 
 }  // namespace maru::marudctl

@@ -63,7 +63,7 @@ int device_add(const Arguments& arguments) {
   const std::string& what = arguments.operands.front();
   json request = {{"command", "device.add"}};
   if (what.ends_with(".toml") || what.find('/') != std::string::npos) {
-    constexpr size_t kTomlBytesMax = 48u << 10;  // what fits a message beside the rest
+    constexpr size_t kTomlBytesMax = 48u << 10;  // so much fits a message beside the rest
     errno = 0;
     std::ifstream file(what, std::ios::binary);
     const int why = errno != 0 ? errno : EIO;

@@ -1,4 +1,4 @@
-// marudctl doctor: what on this machine would make marud slow or fail. Changes nothing.
+// marudctl doctor: settings of this machine that would make marud slow or fail. Changes nothing.
 #include "daemon/base/plain_text.h"
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/machine.h"
@@ -30,30 +30,32 @@ json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
   conversation.be_silent(true);
   json status = json::object();
   const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
-  Machine machine = read_machine("", status);
+  MachineSettings machine = read_machine("", status);
   // A marud that answers has its own, whatever this program may do.
   if (code != kExitDone) machine.io_uring_code = daemon::try_io_uring();
-  std::vector<Finding> findings = judge(machine);
+  std::vector<Diagnosis> diagnoses = judge(machine);
   if (code == kExitDone) {
-    for (Finding& finding : judge_marud(status, daemon::kVersionText, machine)) findings.push_back(std::move(finding));
+    for (Diagnosis& diagnosis : judge_marud(status, daemon::kVersionText, machine))
+      diagnoses.push_back(std::move(diagnosis));
     json clients;
     if (conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, clients) == kExitDone)
-      for (Finding& finding : judge_limits("", status, clients["clients"])) findings.push_back(std::move(finding));
+      for (Diagnosis& diagnosis : judge_limits("", status, clients["clients"]))
+        diagnoses.push_back(std::move(diagnosis));
   } else {
-    findings.push_back(
+    diagnoses.push_back(
         {code == kExitRefused ? Grade::kWarning : Grade::kWrong, "marud", conversation.said(),
          code == kExitRefused ? "what marud would say of itself was not looked at" : "no client can attach",
          code == kExitRefused ? "run it as root or as a member of the admin group"
                               : "systemctl status marud, journalctl -u marud"});
   }
   json rows = json::array();
-  for (const Finding& finding : findings) {
-    *ret_is_wrong |= finding.grade == Grade::kWrong;
-    rows.push_back({{"grade", grade_text(finding.grade)},
-                    {"what", finding.what},
-                    {"found", finding.found},
-                    {"why", finding.why},
-                    {"advice", finding.advice}});
+  for (const Diagnosis& diagnosis : diagnoses) {
+    *ret_is_wrong |= diagnosis.grade == Grade::kWrong;
+    rows.push_back({{"grade", grade_text(diagnosis.grade)},
+                    {"what", diagnosis.what},
+                    {"found", diagnosis.found},
+                    {"why", diagnosis.why},
+                    {"advice", diagnosis.advice}});
   }
   return rows;
 }

@@ -134,7 +134,7 @@ const Command* find_command(std::vector<std::string>& operands) {
       complain_of_command(both, meant, ": " + ending);
     return nullptr;
   }
-  // The second word may be a part of the name, or what the command is about.
+  // The second word may be a part of the name, or the subject of the command.
   std::vector<std::string> meant = near_matches(both, all_names());
   const bool is_both = !meant.empty();
   if (!is_both) meant = near_matches(first, all_names());

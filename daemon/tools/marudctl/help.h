@@ -1,4 +1,4 @@
-// Finding the command that words name, and saying what there is.
+// Finding the command that words name, and printing the commands.
 #pragma once
 
 #include "daemon/tools/marudctl/commands.h"
@@ -8,7 +8,7 @@
 
 namespace maru::marudctl {
 
-// The command that `operands` begin with, whose words are taken from them; null after saying what is wrong.
+// The command that `operands` begin with, whose words are taken from them; null after an error was printed.
 const Command* find_command(std::vector<std::string>& operands);
 
 // "quota set TENANT [--soft SIZE] [--hard SIZE]", in one line.

@@ -60,7 +60,7 @@ std::optional<uint64_t> count_of(const std::string& text, const std::string& nam
 }
 
 // What the last mount of /proc hides, from /proc/mounts: "proc /proc proc rw,gid=7,hidepid=invisible 0 0".
-void read_hiding(const std::string& mounts, Machine& m) {
+void read_hiding(const std::string& mounts, MachineSettings& m) {
   std::istringstream lines(mounts);
   for (std::string source, place, type, options, rest; lines >> source >> place >> type >> options;
        std::getline(lines, rest)) {
@@ -76,11 +76,11 @@ void read_hiding(const std::string& mounts, Machine& m) {
   }
 }
 
-std::vector<Machine::DaxDevice> dax_devices(const std::string& root) {
-  std::vector<Machine::DaxDevice> devices;
+std::vector<MachineSettings::DaxListing> dax_devices(const std::string& root) {
+  std::vector<MachineSettings::DaxListing> devices;
   std::error_code none;
   for (const auto& entry : files::directory_iterator(root + "/sys/bus/dax/devices", none)) {
-    Machine::DaxDevice device;
+    MachineSettings::DaxListing device;
     device.name = entry.path().filename();
     const std::string driver = files::read_symlink(entry.path() / "driver", none).filename();
     device.mode = driver == "kmem" ? "system-ram" : driver == "device_dax" ? "devdax" : "none";
@@ -91,13 +91,13 @@ std::vector<Machine::DaxDevice> dax_devices(const std::string& root) {
   return devices;
 }
 
-using Findings = std::vector<Finding>;
+using Diagnoses = std::vector<Diagnosis>;
 
-void good(Findings& to, const std::string& what, const std::string& found) {
+void good(Diagnoses& to, const std::string& what, const std::string& found) {
   to.push_back({Grade::kGood, what, found, "", ""});
 }
 
-void judge_kernel(const Machine& m, Findings& to) {
+void judge_kernel(const MachineSettings& m, Diagnoses& to) {
   int major = 0, minor = 0;
   if (std::sscanf(m.kernel.c_str(), "%d.%d", &major, &minor) == 2) {
     if (major > 6 || (major == 6 && minor >= 1))
@@ -117,7 +117,7 @@ void judge_kernel(const Machine& m, Findings& to) {
     good(to, "io_uring", "allowed");
 }
 
-void judge_huge_pages(const Machine& m, Findings& to) {
+void judge_huge_pages(const MachineSettings& m, Diagnoses& to) {
   if (m.shmem_huge_pages == "never" || m.shmem_huge_pages == "deny")
     to.push_back(
         {Grade::kNote, "huge pages for shared memory", m.shmem_huge_pages,
@@ -135,7 +135,7 @@ void judge_huge_pages(const Machine& m, Findings& to) {
                   "vm.nr_hugepages, early after boot, if pools shall have them"});
 }
 
-void judge_memory(const Machine& m, Findings& to) {
+void judge_memory(const MachineSettings& m, Diagnoses& to) {
   if (m.memory_bytes)
     good(to, "memory",
          daemon::size_text(m.available_bytes.value_or(0)) + " of " + daemon::size_text(*m.memory_bytes) + " available");
@@ -170,7 +170,7 @@ void judge_memory(const Machine& m, Findings& to) {
                   "vm.max_map_count = 65530 or more"});
 }
 
-void judge_time(const Machine& m, Findings& to) {
+void judge_time(const MachineSettings& m, Diagnoses& to) {
   if (m.numa_balancing && *m.numa_balancing != 0)
     to.push_back(
         {Grade::kNote, "automatic NUMA balancing", "on",
@@ -190,7 +190,7 @@ void judge_time(const Machine& m, Findings& to) {
                   "LimitNOFILE= in marud's unit; ulimit -n 65536 where marud is started by hand"});
 }
 
-void judge_processes(const Machine& m, Findings& to) {
+void judge_processes(const MachineSettings& m, Diagnoses& to) {
   if (m.hidden_processes.empty())
     good(to, "processes in /proc", "shown");
   else
@@ -201,9 +201,9 @@ void judge_processes(const Machine& m, Findings& to) {
                   "marud(8)"});
 }
 
-void judge_devices(const Machine& m, Findings& to) {
+void judge_devices(const MachineSettings& m, Diagnoses& to) {
   if (m.dax_devices.empty()) good(to, "DAX devices", "none");
-  for (const Machine::DaxDevice& device : m.dax_devices) {
+  for (const MachineSettings::DaxListing& device : m.dax_devices) {
     const std::string found = device.mode + ", " + daemon::size_text(device.bytes);
     if (device.mode == "devdax")
       good(to, device.name, found);
@@ -215,7 +215,7 @@ void judge_devices(const Machine& m, Findings& to) {
   }
 }
 
-void judge_pool(const json& pool, Findings& to) {
+void judge_pool(const json& pool, Diagnoses& to) {
   const std::string what = "pool \"" + pool.value("name", std::string()) + "\"",
                     condition = pool.value("condition", std::string());
   const bool is_draining = condition == "draining", is_leaving = condition == "leaving";
@@ -305,7 +305,7 @@ void judge_pool(const json& pool, Findings& to) {
 
 // What pools may take in the end, against what there is. What they took already counts as shared memory, with what others
 // took: so what is still to come is at least the rest.
-void judge_pools_memory(const json& status, const Machine& m, Findings& to) {
+void judge_pools_memory(const json& status, const MachineSettings& m, Diagnoses& to) {
   uint64_t bytes = 0, pools = 0;
   for (const json& pool : status.value("pools", json::array())) {
     if (!is_taken_when_touched(pool)) continue;
@@ -330,7 +330,7 @@ void judge_pools_memory(const json& status, const Machine& m, Findings& to) {
     good(to, what, found);
 }
 
-void judge_state_directory(const json& status, const Machine& m, Findings& to) {
+void judge_state_directory(const json& status, const MachineSettings& m, Diagnoses& to) {
   constexpr uint64_t kEnoughBytes = 16u << 20;
   const std::string path = text(status, "state_dir");
   if (path.empty() || !m.state_free_bytes) return;
@@ -351,8 +351,8 @@ bool is_taken_when_touched(const json& pool) {
   return device == "memory" || device.starts_with("/dev/shm/");
 }
 
-Machine read_machine(const std::string& root, const json& status) {
-  Machine m;
+MachineSettings read_machine(const std::string& root, const json& status) {
+  MachineSettings m;
   m.kernel = read(root + "/proc/sys/kernel/osrelease");
   m.io_uring = daemon::read_io_uring_settings(root);
   m.shmem_huge_pages = chosen_word(read(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
@@ -384,38 +384,38 @@ Machine read_machine(const std::string& root, const json& status) {
   return m;
 }
 
-Findings judge(const Machine& machine) {
-  Findings findings;
-  judge_kernel(machine, findings);
-  judge_huge_pages(machine, findings);
-  judge_memory(machine, findings);
-  judge_time(machine, findings);
-  judge_processes(machine, findings);
-  judge_devices(machine, findings);
-  return findings;
+Diagnoses judge(const MachineSettings& machine) {
+  Diagnoses diagnoses;
+  judge_kernel(machine, diagnoses);
+  judge_huge_pages(machine, diagnoses);
+  judge_memory(machine, diagnoses);
+  judge_time(machine, diagnoses);
+  judge_processes(machine, diagnoses);
+  judge_devices(machine, diagnoses);
+  return diagnoses;
 }
 
-Findings judge_marud(const json& status, const std::string& version, const Machine& machine) {
-  Findings findings;
+Diagnoses judge_marud(const json& status, const std::string& version, const MachineSettings& machine) {
+  Diagnoses diagnoses;
   const std::string theirs = status.value("version", std::string());
   if (theirs == version)
-    good(findings, "marud", theirs + ", process " + std::to_string(number(status, "pid")));
+    good(diagnoses, "marud", theirs + ", process " + std::to_string(number(status, "pid")));
   else
-    findings.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
-                        "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
+    diagnoses.push_back({Grade::kWarning, "marud", theirs + ", while marudctl is " + version,
+                         "an upgrade has not been finished", "systemctl restart marud: pools and clients go on"});
   if (const std::string trouble = status.value("socket_trouble", std::string()); !trouble.empty())
-    findings.push_back({Grade::kWrong, "marud's socket", trouble,
-                        "attached clients go on, and no other client can attach",
-                        "mend that: marud tries it again at least once a minute"});
+    diagnoses.push_back({Grade::kWrong, "marud's socket", trouble,
+                         "attached clients go on, and no other client can attach",
+                         "mend that: marud tries it again at least once a minute"});
   if (const std::string trouble = status.value("http_trouble", std::string()); !trouble.empty())
-    findings.push_back(
+    diagnoses.push_back(
         {Grade::kWarning, "HTTP", trouble,
          "not everybody who should be is answered there: metrics, health, the page; pools and clients go on",
          "mend that: a socket is tried again at least once a minute"});
-  judge_pools_memory(status, machine, findings);
-  judge_state_directory(status, machine, findings);
-  for (const json& pool : status.value("pools", json::array())) judge_pool(pool, findings);
-  return findings;
+  judge_pools_memory(status, machine, diagnoses);
+  judge_state_directory(status, machine, diagnoses);
+  for (const json& pool : status.value("pools", json::array())) judge_pool(pool, diagnoses);
+  return diagnoses;
 }
 
 }  // namespace maru::marudctl

@@ -47,7 +47,7 @@ void meet(std::map<std::string, Group>& groups, const std::string& root, const s
 
 }  // namespace
 
-std::vector<Finding> judge_limits(const std::string& root, const json& status, const json& clients) {
+std::vector<Diagnosis> judge_limits(const std::string& root, const json& status, const json& clients) {
   const std::map<std::string, uint64_t> pools = charged_pools(status);
   std::map<std::string, Group> groups;
   // marud itself takes control regions, which it had room for when it made them.
@@ -58,19 +58,19 @@ std::vector<Finding> judge_limits(const std::string& root, const json& status, c
     meet(groups, root, pid, client.value("command", std::string()) + " (" + pid + ")",
          pool == pools.end() ? "" : pool->first, pool == pools.end() ? 0 : pool->second);
   }
-  std::vector<Finding> findings;
+  std::vector<Diagnosis> diagnoses;
   for (const auto& [name, group] : groups) {
     const std::string what = "memory limit of " + group.who +
                              (group.others > 0 ? " and " + std::to_string(group.others) + " more" : std::string());
     std::string found = daemon::size_text(group.limit.bytes) + " for the control group " + name;
     if (group.limit.kills > 0) {
-      findings.push_back(
+      diagnoses.push_back(
           {Grade::kWrong, what, found + ", where " + std::to_string(group.limit.kills) + " processes were killed at it",
            "the kernel ends a process of the group when it needs more; memory of a pool counts for the group of "
            "whoever touches it first",
            "a higher limit (MemoryMax= of a service), or a smaller pool"});
     } else if (group.pool_bytes > group.limit.bytes) {
-      findings.push_back(
+      diagnoses.push_back(
           {Grade::kWarning, what,
            found + ", and pool \"" + group.pool + "\" has " + daemon::size_text(group.pool_bytes),
            "memory of a pool counts for the group of whoever touches it first, and at the limit the kernel kills a "
@@ -78,10 +78,10 @@ std::vector<Finding> judge_limits(const std::string& root, const json& status, c
            "a limit above the pool and what the process needs itself; or first_touch, which makes marud's group pay; "
            "or huge pages, which no such limit counts"});
     } else {
-      findings.push_back({Grade::kGood, what, found, "", ""});
+      diagnoses.push_back({Grade::kGood, what, found, "", ""});
     }
   }
-  return findings;
+  return diagnoses;
 }
 
 }  // namespace maru::marudctl

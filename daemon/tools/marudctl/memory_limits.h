@@ -1,11 +1,13 @@
-// For marudctl doctor: whom the kernel will kill because a control group may have less memory than the pool that is used in it.
+// For marudctl doctor: processes that the kernel will kill because a control group may have less memory than the pool
+// that is used in it.
 #pragma once
 
 #include "daemon/tools/marudctl/machine.h"
 
 namespace maru::marudctl {
 
-// `status` and `clients` are marud's replies. Reads files below `root` alone. Processes of one group are one finding.
-std::vector<Finding> judge_limits(const std::string& root, const nlohmann::json& status, const nlohmann::json& clients);
+// `status` and `clients` are marud's replies. Reads files below `root` alone. Processes of one group are one diagnosis.
+std::vector<Diagnosis> judge_limits(const std::string& root, const nlohmann::json& status,
+                                    const nlohmann::json& clients);
 
 }  // namespace maru::marudctl

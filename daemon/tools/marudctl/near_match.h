@@ -1,4 +1,4 @@
-// What somebody meant who wrote a word that is not known: those of the known ones that are written almost so.
+// Suggestions for a word that is not known: the known words that are written almost like it.
 #pragma once
 
 #include <string>

@@ -106,7 +106,7 @@ int complain_of_name(const std::string& word) {
   return complain(kExitUsage, "--" + name + " is no option, did you mean " + text + "?");
 }
 
-// What getopt_long did not take: `letter` is what it left in optopt.
+// A word that getopt_long did not take: `letter` is its optopt.
 int complain_of_option(int found, int letter, const std::string& word) {
   if (letter == 0) return complain_of_name(word);
   const bool is_ours = letter > UINT8_MAX || letter == 'h' || letter == 'V';

@@ -11,10 +11,10 @@ namespace maru::marudctl {
 
 struct Option {
   const char* name;
-  const char* value;  // what stands for its value in a summary; null: it has none
-  Word word;          // what its value is
+  const char* value;  // the name of its value in a summary; null: it has none
+  Word word;          // the kind of its value
   const char* help;   // a few words
-  int flag;           // what getopt_long returns; a letter when the option is also that letter
+  int flag;           // the result of getopt_long; a letter when the option is also that letter
 };
 
 // The first of them belong to every command, the others to those that name them.

@@ -15,7 +15,7 @@
 namespace maru::marudctl {
 namespace {
 
-using daemon::plain_text;  // replies hold what clients chose, keys above all
+using daemon::plain_text;  // replies hold texts of clients, keys above all
 using nlohmann::json;
 
 bool ends_with(std::string_view name, std::string_view end) {

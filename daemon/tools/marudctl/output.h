@@ -8,8 +8,8 @@
 
 namespace maru::marudctl {
 
-// Text of at most so many characters. The ends of long keys tell them apart as often as their beginnings do, so what is too
-// much goes from the middle. `width`: 2 or more.
+// Text of at most so many characters. The ends of long keys tell them apart as often as their beginnings do, so the
+// middle goes. `width`: 2 or more.
 std::string shortened(const std::string& text, size_t width);
 
 // Text of exactly so many characters: cut at its end, or with spaces behind it.
@@ -25,8 +25,8 @@ std::string table_text(const nlohmann::json& rows, std::initializer_list<const c
 // Sentences in lines of `width` characters that begin with `indent`, broken where a word ends.
 std::string wrapped(const std::string& text, const std::string& indent, size_t width);
 
-// One "name  value" line per field, times as they are; nested objects are indented. Fields named in `first` come first. What is
-// too long for a line of `line_width` characters goes on below itself; 0: it does not.
+// One "name value" line per field, times as they are; nested objects are indented. Fields named in `first` come first.
+// Text that is too long for a line of `line_width` characters goes on below itself; 0: it does not.
 std::string fields_text(const nlohmann::json& object, std::initializer_list<const char*> first, size_t line_width = 0);
 
 }  // namespace maru::marudctl

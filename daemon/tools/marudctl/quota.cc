@@ -1,4 +1,4 @@
-// marudctl quota: what tenants use, and what they may.
+// marudctl quota: the usage of tenants, and their limits.
 #include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/number_text.h"
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a tenant that may keep nothing has: 0 would be no limit, and no block has less.
+// The limit of a tenant that may keep nothing: 0 would be no limit, and no block has less.
 constexpr uint64_t kNothingAtAll = 1;  // bytes
 
 // A size, "none" for no limit, "nothing" for one that leaves nothing, "default" for the pool's. False: something else.
@@ -43,7 +43,7 @@ int read_limits(const Arguments& arguments, json& request) {
   return kExitDone;
 }
 
-// A name as marud knows it, or id:NUMBER for a tenant whose name nobody has told marud.
+// A name as marud knows it, or id:NUMBER for a tenant without a name that marud was told.
 int read_tenant(const Arguments& arguments, json& request) {
   const std::string& text = arguments.operands.front();
   if (!text.starts_with("id:")) {
@@ -63,7 +63,7 @@ json limit_shown(const json& row, const char* name) {
   return bytes == 0 ? json(nullptr) : json(bytes);  // "-": none
 }
 
-// What was set for a tenant itself: null is that the pool's default applies.
+// The limits of a tenant itself: null is that the pool's default applies.
 json own_limit_shown(const json& limit) {
   if (limit.is_null()) return "default";
   return json(limit == 0 ? "none" : limit_text(limit.get<uint64_t>()));

@@ -1,4 +1,4 @@
-// What changed between two looks at marud: the figures of marudctl top. No terminal, no clock, no socket here.
+// The changes between two looks at marud: the figures of marudctl top. No terminal, no clock, no socket here.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace maru::marudctl {
 
-// What marud said at one moment.
+// The account of marud at one moment.
 struct Sample {
   uint64_t taken_ns = 0;   // CLOCK_MONOTONIC
   uint64_t answer_ns = 0;  // how long marud took to answer "status"

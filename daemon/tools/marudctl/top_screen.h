@@ -21,7 +21,7 @@ struct TopClient {
   bool operator==(const TopClient&) const = default;
 };
 
-// What the person in front of it has chosen.
+// The choices of the person in front of it.
 struct TopView {
   size_t width = 80, height = 24;  // 0 lines: as many as there are
   TopOrder order = TopOrder::kAsked;
@@ -32,20 +32,20 @@ struct TopView {
   bool is_of_one_pool = false;  // marud is asked for that one alone, so there is no other to go to
   size_t selected = 0;          // row of the clients, as long as none is chosen
   bool is_looking = false;      // into the selected client
-  // Followed wherever its row goes: from one look to the next the order changes. Nobody, until a key chooses one.
+  // Followed wherever its row goes: from one look to the next the order changes. No client, until a key chooses one.
   std::optional<TopClient> chosen = std::nullopt;
 };
 
 struct TopScreen {
   std::vector<std::string> lines;  // none wider than the view, no escape sequences
-  size_t selected_line = 0;        // where the selected client stands; no line when nobody is there
+  size_t selected_line = 0;        // the line of the selected client; no line when there is no client
   bool has_selected = false;
   std::vector<TopClient> clients;  // a row each, shown or not
   size_t selected = 0;             // of them
   bool has_chosen = true;          // or the client that was chosen is gone; also when none was
 };
 
-// `figures` is what changes() makes (sample.h); `said` what went wrong lately, empty when nothing did.
+// `figures`: the result of changes() (sample.h); `said`: the last error, empty when there was none.
 TopScreen draw_top(const nlohmann::json& figures, const TopView& view, const std::string& said);
 
 const char* name_of(TopOrder order);

@@ -38,7 +38,7 @@ struct Touched {
 };
 
 // `left`: what the step that failed could not put back.
-void undo(Outcome& outcome, Touched left, Executor& executor, const Onlooker& onlooker) {
+void undo(ApplyOutcome& outcome, Touched left, Executor& executor, const Onlooker& onlooker) {
   for (size_t i = outcome.done.size(); i-- > 0;) {
     const Done last = outcome.done[i];
     Touched touched;
@@ -69,8 +69,8 @@ void undo(Outcome& outcome, Touched left, Executor& executor, const Onlooker& on
 
 }  // namespace
 
-Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker) {
-  Outcome outcome;
+ApplyOutcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker) {
+  ApplyOutcome outcome;
   Touched left;
   for (size_t number = 0; number < steps.size(); ++number) {
     const Step step = resolve(steps[number], outcome.done);

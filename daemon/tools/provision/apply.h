@@ -39,7 +39,7 @@ struct Done {
   std::string name;
 };
 
-struct Outcome {
+struct ApplyOutcome {
   bool is_complete = false;
   std::vector<Done> done;           // and not undone
   std::string failure;              // of the step that failed, or why no further one was begun
@@ -54,11 +54,11 @@ struct Onlooker {
   // Before each step and each undoing.
   std::function<void(const std::string&)> say;
   // After each of them: what is done and put back by now. To be written down: the process may be killed in the next one.
-  std::function<void(const Outcome&)> keep = [](const Outcome&) {};
+  std::function<void(const ApplyOutcome&)> keep = [](const ApplyOutcome&) {};
   // Before each step: why it shall not be begun, or nothing. Undoing is not stopped.
   std::function<std::string()> why_stop = [] { return std::string(); };
 };
 
-Outcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker);
+ApplyOutcome apply(const std::vector<Step>& steps, Executor& executor, const Onlooker& onlooker);
 
 }  // namespace maru::daemon::provision

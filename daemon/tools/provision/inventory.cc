@@ -181,7 +181,7 @@ void read_dax(daxctl_ctx* context, Machine& machine) {
     daxctl_dev* device;
     daxctl_dev_foreach(region, device) {
       if (out.numa_node < 0) out.numa_node = daxctl_dev_get_target_node(device);
-      DaxDevice found;
+      DaxDeviceFacts found;
       found.bytes = known(daxctl_dev_get_size(device));
       if (found.bytes == 0) continue;  // given back
       found.name = text_of(daxctl_dev_get_devname(device));

@@ -11,7 +11,7 @@ namespace maru::daemon::provision {
 Result<Machine> read_machine();
 
 // What lies at the beginning of a device, and who has it open. probe.cc.
-void probe_devices(std::vector<DaxDevice>& devices);
+void probe_devices(std::vector<DaxDeviceFacts>& devices);
 // The lock that marud takes on the device of a pool. Not open: nobody can have that device, which has no driver. probe.cc.
 Result<FileDescriptor> lock_device(const std::string& name);
 // Zeros in [from, to) of a device that the caller has locked; several threads. probe.cc.

@@ -2,6 +2,8 @@
 // that nobody has; inventory.cc reads a real one. Lists are in the kernel's order.
 #pragma once
 
+#include "daemon/memory/dax_sysfs.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -74,9 +76,7 @@ struct DaxRegion {
   std::string cxl_region;  // volatile CXL memory: the region that it is ("region0")
 };
 
-enum class DaxMode : uint8_t { kDisabled, kDevdax, kSystemRam };
-
-struct DaxDevice {
+struct DaxDeviceFacts {
   std::string name, region;
   uint64_t start = 0;  // physical address; with `bytes`, what tells a device from one that has its name later
   uint64_t bytes = 0, align = 0;
@@ -97,10 +97,8 @@ struct Machine {
   std::vector<NvdimmRegion> nvdimm_regions;
   std::vector<Namespace> namespaces;
   std::vector<DaxRegion> dax_regions;
-  std::vector<DaxDevice> dax_devices;
+  std::vector<DaxDeviceFacts> dax_devices;
 };
-
-const char* name_of(DaxMode mode);
 
 // The element of that name, or null.
 template <typename T>

@@ -115,7 +115,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   DeviceExecutor devices;
   GuardedExecutor executor(devices, machine, {read_machine, lock_device});
   // What is there now has addresses that the plan could not know.
-  const auto write_down = [&](const Outcome& so_far) -> Result<void> {
+  const auto write_down = [&](const ApplyOutcome& so_far) -> Result<void> {
     auto now = read_machine();
     if (!now) return tl::unexpected<Error>(now.error());
     return write_record(arguments.record, after(made, so_far, *now));
@@ -128,10 +128,10 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
       std::fprintf(stderr, "marud-provision: %s\n", text.c_str());
   };
   // Tried again at the end, and complained of then.
-  onlooker.keep = [&](const Outcome& so_far) { (void)write_down(so_far); };
+  onlooker.keep = [&](const ApplyOutcome& so_far) { (void)write_down(so_far); };
   StopSignals signals;
   onlooker.why_stop = [&] { return signals.text(); };
-  const Outcome outcome = apply(plan.steps, executor, onlooker);
+  const ApplyOutcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
   wait_for_udev();  // until new devices are marud's, and those that are gone have no nodes
   const auto written = write_down(outcome);

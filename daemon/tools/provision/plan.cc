@@ -5,21 +5,13 @@
 
 namespace maru::daemon::provision {
 
-const char* name_of(DaxMode mode) {
-  switch (mode) {
-    case DaxMode::kDevdax: return "devdax";
-    case DaxMode::kSystemRam: return "system-ram";
-    default: return "disabled";
-  }
-}
-
 bool is_place(const Wish& wish, const std::string& name, int numa_node) {
   if (wish.region.empty()) return true;
   if (wish.region.starts_with(kNodePrefix)) return wish.region == kNodePrefix + std::to_string(numa_node);
   return wish.region == name;
 }
 
-std::string reason_against(const DaxDevice& device, bool force) {
+std::string reason_against(const DaxDeviceFacts& device, bool force) {
   if (!device.holder.empty() && device.mode != DaxMode::kSystemRam)
     return "found " + device.name + " open in " + device.holder +
            ", expected nobody; end it, or drain the device there first";
@@ -40,7 +32,7 @@ std::string reason_against(const DaxDevice& device, bool force) {
   return "";
 }
 
-KernelUse use_of(const DaxDevice& device) {
+KernelUse use_of(const DaxDeviceFacts& device) {
   return !device.is_online ? KernelUse::kOffline : device.is_movable ? KernelUse::kMovable : KernelUse::kUnmovable;
 }
 
@@ -73,13 +65,13 @@ Plan refused(const std::string& name, const std::string& text) {
 }
 
 // The table that apply made this device for, or nothing.
-std::string table_of(const DaxDevice& device, const std::vector<Made>& made) {
+std::string table_of(const DaxDeviceFacts& device, const std::vector<Made>& made) {
   for (const Made& one : made)
     if (one.kind == WishKind::kDevice && one.name == device.name && one.start == device.start) return one.wish;
   return "";
 }
 
-Step remove_device_step(const DaxDevice& device, const std::string& name, const std::string& why) {
+Step remove_device_step(const DaxDeviceFacts& device, const std::string& name, const std::string& why) {
   Step step;
   step.kind = Step::Kind::kRemoveDevice;
   step.wish = name;
@@ -102,7 +94,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
   step.wish = name;
   step.why = "release";
   step.loses_content = true;
-  const auto give_back = [&](const DaxDevice& device) {
+  const auto give_back = [&](const DaxDeviceFacts& device) {
     if (device.mode != DaxMode::kSystemRam) return;
     Step take = step;
     take.kind = Step::Kind::kTakeFromKernel;
@@ -116,7 +108,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
   for (const Made& one : made) {
     if (one.wish != name) continue;
     if (one.kind == WishKind::kDevice) {
-      const DaxDevice* device = find_named(machine.dax_devices, one.name);
+      const DaxDeviceFacts* device = find_named(machine.dax_devices, one.name);
       if (!device || device->start != one.start) {  // another one may have that name by now
         gone = one.name;
         continue;
@@ -132,7 +124,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
       if (other.region == region->name && other.bytes != 0)
         return refused(name, "found the namespace " + (other.label.empty() ? other.name : "\"" + other.label + "\"") +
                                  " on " + region->name + ", expected none; release it first");
-    for (const DaxDevice& device : machine.dax_devices) {
+    for (const DaxDeviceFacts& device : machine.dax_devices) {
       const DaxRegion* of = find_named(machine.dax_regions, device.region);
       if (!of || of->cxl_region != region->name) continue;
       if (const std::string table = table_of(device, made); !table.empty())
@@ -154,7 +146,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
       if (other.label == name && other.name != one.name)
         return refused(name, "found that name on " + one.name + " and on " + other.name +
                                  ", expected one of them; remove the right one with ndctl destroy-namespace");
-    const DaxDevice* device = find_named(machine.dax_devices, one.device);
+    const DaxDeviceFacts* device = find_named(machine.dax_devices, one.device);
     if (!device && !force)
       return refused(name, "found " + one.name + " " +
                                (one.mode == "devdax" ? "without a DAX device" : "in mode " + one.mode) +

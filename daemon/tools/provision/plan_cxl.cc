@@ -145,7 +145,7 @@ void plan_cxl_region(PlanState& state, const Wish& wish) {
 void plan_whole_cxl_device(PlanState& state, const Wish& wish) {
   const auto place = state.cxl_places.find(kCxlPrefix + wish.name);
   if (wish.is_persistent || place == state.cxl_places.end() || state.divided.contains(place->first)) return;
-  for (const DaxDevice& device : state.machine.dax_devices) {
+  for (const DaxDeviceFacts& device : state.machine.dax_devices) {
     const DaxRegion* region = find_named(state.machine.dax_regions, device.region);
     if (!region || region->cxl_region != place->second || region->bytes != device.bytes) continue;
     if (device.mode == DaxMode::kDevdax || !state.claimed.insert(device.name).second) return;

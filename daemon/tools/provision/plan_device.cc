@@ -10,7 +10,7 @@ namespace {
 const char* place_key(const Wish& wish) { return wish.device.empty() ? "region" : "device"; }
 
 // Resizes and switches a device that is there until it is what the table wants.
-void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxRegion* region) {
+void settle_device(PlanState& state, const Wish& wish, DaxDeviceFacts& device, DaxRegion* region) {
   if (!state.claimed.insert(device.name).second)
     return state.refuse(wish, place_key(wish),
                         "found " + device.name + " taken by another table, expected a device of its own");
@@ -21,8 +21,8 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
                             size_text(wish.align) + "; give it back, and make one of that alignment");
   const bool resizes = wish.bytes != 0 && wish.bytes != device.bytes;
   if (!resizes && device.mode == wanted)
-    return state.settle(wish,
-                        device.name + " is there (" + size_text(device.bytes) + ", " + name_of(device.mode) + ")");
+    return state.settle(
+        wish, device.name + " is there (" + size_text(device.bytes) + ", " + dax_mode_text(device.mode) + ")");
   Step step;
   step.wish = wish.name;
   step.target = device.name;
@@ -44,7 +44,7 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
   // A device that only grows keeps its content; nobody may have it open.
   const bool keeps_content = device.mode != DaxMode::kSystemRam && !wish.is_system_ram &&
                              (!resizes || (device.mode == DaxMode::kDevdax && wish.bytes >= device.bytes));
-  DaxDevice judged = device;
+  DaxDeviceFacts judged = device;
   if (keeps_content) {
     judged.pool.clear();
     judged.is_blank = true;
@@ -88,19 +88,19 @@ void settle_device(PlanState& state, const Wish& wish, DaxDevice& device, DaxReg
 }
 
 // The kernel tells addresses to root alone; whoever only looks at a plan goes by the name.
-bool is_it(const Made& made, const DaxDevice& device) {
+bool is_it(const Made& made, const DaxDeviceFacts& device) {
   return made.name == device.name && (made.start == device.start || device.start == 0);
 }
 
 // The device of a table that names a region: the one that apply made for it, else the first that fits and is nobody's.
-DaxDevice* find_device(PlanState& state, const Wish& wish) {
+DaxDeviceFacts* find_device(PlanState& state, const Wish& wish) {
   const auto is_there = [&](const Made& made) {
-    const DaxDevice* device = find_named(state.machine.dax_devices, made.name);
+    const DaxDeviceFacts* device = find_named(state.machine.dax_devices, made.name);
     return device && is_it(made, *device) && is_place(wish, device->region, device->numa_node);
   };
   if (const Made* made = state.made_for(wish.name, WishKind::kDevice, is_there))
     return find_named(state.machine.dax_devices, made->name);
-  for (DaxDevice& device : state.machine.dax_devices) {
+  for (DaxDeviceFacts& device : state.machine.dax_devices) {
     const bool is_others = std::any_of(state.made.begin(), state.made.end(),
                                        [&](const Made& made) { return is_it(made, device) && made.wish != wish.name; });
     if (is_others || state.claimed.contains(device.name)) continue;
@@ -119,7 +119,7 @@ DaxDevice* find_device(PlanState& state, const Wish& wish) {
 // Gives back what the table says may go. False: something is in the way.
 bool give_back(PlanState& state, const Wish& wish) {
   for (const std::string& name : wish.replace) {
-    DaxDevice* device = find_named(state.machine.dax_devices, name);
+    DaxDeviceFacts* device = find_named(state.machine.dax_devices, name);
     if (!device) continue;  // it went the last time
     DaxRegion* region = find_named(state.machine.dax_regions, device->region);
     if (!region || !region->is_dynamic || state.claimed.contains(name)) {
@@ -149,7 +149,7 @@ bool give_back(PlanState& state, const Wish& wish) {
     step.was_disabled = device->mode == DaxMode::kDisabled;
     state.add(step);
     region->free_bytes += device->bytes;
-    std::erase_if(state.machine.dax_devices, [&](const DaxDevice& one) { return one.name == name; });
+    std::erase_if(state.machine.dax_devices, [&](const DaxDeviceFacts& one) { return one.name == name; });
   }
   return true;
 }
@@ -171,13 +171,13 @@ void plan_device(PlanState& state, const Wish& wanted) {
     wish.region = region->name;
   }
   if (!wish.device.empty()) {
-    DaxDevice* device = find_named(state.machine.dax_devices, wish.device);
+    DaxDeviceFacts* device = find_named(state.machine.dax_devices, wish.device);
     if (!device)
       return state.refuse(wish, "device",
                           "found no " + wish.device + ", expected one; marud-provision list shows what there is");
     return settle_device(state, wish, *device, find_named(state.machine.dax_regions, device->region));
   }
-  if (DaxDevice* device = find_device(state, wish)) {
+  if (DaxDeviceFacts* device = find_device(state, wish)) {
     // A pool that is there by now was made of what the device held.
     const bool is_unfinished =
         device->pool.empty() && std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
@@ -213,7 +213,7 @@ void plan_device(PlanState& state, const Wish& wanted) {
     }
     if (bytes == 0 || bytes > region.free_bytes) {
       std::string owners;
-      for (const DaxDevice& device : state.machine.dax_devices)
+      for (const DaxDeviceFacts& device : state.machine.dax_devices)
         if (device.region == region.name) owners += (owners.empty() ? ", the rest is in " : ", ") + device.name;
       no("size", "has " + size_text(region.free_bytes) + " free" + owners);
       continue;

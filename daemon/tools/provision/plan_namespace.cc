@@ -48,7 +48,7 @@ void check_namespace(PlanState& state, const Wish& wish, const Namespace& one) {
     state.add(step);
     return;
   }
-  const DaxDevice* device = find_named(state.machine.dax_devices, one.device);
+  const DaxDeviceFacts* device = find_named(state.machine.dax_devices, one.device);
   if (device) state.claimed.insert(device->name);
   if (!device || device->mode == DaxMode::kDevdax)
     return state.settle(wish,

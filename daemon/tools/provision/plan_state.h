@@ -41,9 +41,9 @@ inline uint64_t down_to(uint64_t bytes, uint64_t align) { return align ? bytes /
 // Whether the place that a table names ("region0", "node:1", nothing) is this one.
 bool is_place(const Wish& wish, const std::string& name, int numa_node);
 // Why this device may not be touched, or nothing: it is open; unless forced, that it holds a pool or that the kernel uses it.
-std::string reason_against(const DaxDevice& device, bool force);
+std::string reason_against(const DaxDeviceFacts& device, bool force);
 // Of a device in mode system-ram.
-KernelUse use_of(const DaxDevice& device);
+KernelUse use_of(const DaxDeviceFacts& device);
 
 void plan_cxl_region(PlanState& state, const Wish& wish);
 // After all devices: what a volatile region is when no table wants devices in it.

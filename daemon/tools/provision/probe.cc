@@ -34,7 +34,7 @@ std::string uuid_text(const uint8_t* uuid) {
 }
 
 // As far as marud looks for a label. What cannot be read may be anything.
-void look_at_content(DaxDevice& device) {
+void look_at_content(DaxDeviceFacts& device) {
   device.is_blank = false;
   FileDescriptor fd(::open((kFolder + device.name).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.is_open() || device.bytes < device.align || device.align < sizeof(format::Header)) return;
@@ -80,7 +80,7 @@ void collect_open(const std::string& process, std::map<std::string, std::string>
 
 }  // namespace
 
-void probe_devices(std::vector<DaxDevice>& devices) {
+void probe_devices(std::vector<DaxDeviceFacts>& devices) {
   if (devices.empty()) return;
   std::map<std::string, std::string> holders;
   const std::string self = std::to_string(::getpid());
@@ -90,7 +90,7 @@ void probe_devices(std::vector<DaxDevice>& devices) {
         collect_open(entry->d_name, holders);
     ::closedir(processes);
   }
-  for (DaxDevice& device : devices) {
+  for (DaxDeviceFacts& device : devices) {
     if (const auto holder = holders.find(device.name); holder != holders.end()) device.holder = holder->second;
     if (device.mode == DaxMode::kDevdax) look_at_content(device);
   }

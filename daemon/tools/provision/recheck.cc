@@ -35,7 +35,7 @@ void add_scope(Scope& scope, const Step& step, const Machine& machine) {
       break;
     case Step::Kind::kRemoveCxlRegion:
       add(scope.cxl_regions, step.target);
-      for (const DaxDevice& device : machine.dax_devices)
+      for (const DaxDeviceFacts& device : machine.dax_devices)
         if (const DaxRegion* region = find_named(machine.dax_regions, device.region))
           if (region->cxl_region == step.target) add(scope.devices, device.name);
       add_namespaces_of(scope, step.target, machine);
@@ -67,12 +67,12 @@ std::string joined(const Names& names) {
   return text;
 }
 
-Facts facts_of(const DaxDevice& device) {
+Facts facts_of(const DaxDeviceFacts& device) {
   const bool is_ram = device.mode == DaxMode::kSystemRam;
   return {{"at the address", std::to_string(device.start)},
           {"with", bytes_text(device.bytes)},
           {"in the region", device.region},
-          {"in the mode", name_of(device.mode)},
+          {"in the mode", dax_mode_text(device.mode)},
           {"as memory of the kernel", !is_ram            ? "not at all"
                                       : device.is_online ? "online"
                                                          : "offline"},
@@ -176,7 +176,7 @@ std::string difference(const Step& step, const Machine& expected, const Machine&
   add_scope(scope, step, expected);
   add_scope(scope, step, found);
   for (const std::string& name : scope.devices) {
-    const DaxDevice* device = find_named(found.dax_devices, name);
+    const DaxDeviceFacts* device = find_named(found.dax_devices, name);
     if (device && device->mode != DaxMode::kSystemRam && !device->holder.empty())
       return "found " + name + " open in " + device->holder + ", expected nobody";
   }
@@ -206,7 +206,7 @@ void expect_from_now_on(const Step& step, const std::string& name, const Machine
   replace(scope.devices, found.dax_devices, expected.dax_devices);
   if (!clears(step)) return;
   for (const std::string& device : devices_of(undoing(step, name), found)) {
-    DaxDevice* cleared = find_named(expected.dax_devices, device);
+    DaxDeviceFacts* cleared = find_named(expected.dax_devices, device);
     if (!cleared) continue;
     cleared->pool.clear();
     cleared->is_blank = true;

@@ -23,7 +23,7 @@ void forget(std::vector<Made>& made, const std::string& name) {
 }
 
 uint64_t start_of(const std::string& device, const Machine& machine) {
-  const DaxDevice* found = find_named(machine.dax_devices, device);
+  const DaxDeviceFacts* found = find_named(machine.dax_devices, device);
   return found ? found->start : 0;
 }
 
@@ -85,7 +85,7 @@ Result<FileDescriptor> lock_record(const std::string& path) {
   return fd;
 }
 
-std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Machine& machine) {
+std::vector<Made> after(std::vector<Made> made, const ApplyOutcome& outcome, const Machine& machine) {
   std::vector<Made> put_back;
   for (const Done& one : outcome.put_back) {
     for (const Made& was : made)

@@ -20,6 +20,6 @@ Result<void> write_record(const std::string& path, const std::vector<Made>& made
 Result<FileDescriptor> lock_record(const std::string& path);
 
 // The record after these steps. A device that was removed and put back stays its table's, wherever the kernel put it.
-std::vector<Made> after(std::vector<Made> made, const Outcome& outcome, const Machine& machine);
+std::vector<Made> after(std::vector<Made> made, const ApplyOutcome& outcome, const Machine& machine);
 
 }  // namespace maru::daemon::provision

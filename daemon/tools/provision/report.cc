@@ -115,9 +115,13 @@ Json dax_regions(const Machine& machine) {
 
 Json dax_devices(const Machine& machine) {
   Json rows = Json::array();
-  for (const DaxDevice& one : machine.dax_devices) {
-    Json row = {{"device", one.name},       {"region", one.region},      {"size_bytes", one.bytes},
-                {"align_bytes", one.align}, {"mode", name_of(one.mode)}, {"start", one.start}};
+  for (const DaxDeviceFacts& one : machine.dax_devices) {
+    Json row = {{"device", one.name},
+                {"region", one.region},
+                {"size_bytes", one.bytes},
+                {"align_bytes", one.align},
+                {"mode", dax_mode_text(one.mode)},
+                {"start", one.start}};
     add_node(row, one.numa_node);
     if (one.mode == DaxMode::kSystemRam)
       row["state"] = !one.is_online ? "offline" : one.is_movable ? "online, movable" : "online";
@@ -199,7 +203,7 @@ std::string problems_text(const Plan& plan, const std::string& file) {
   return out;
 }
 
-Json outcome_json(const Outcome& outcome) {
+Json outcome_json(const ApplyOutcome& outcome) {
   Json done = Json::array();
   for (const Done& one : outcome.done)
     done.push_back({{"table", one.step.wish}, {"step", step_text(one.step)}, {"name", one.name}});
@@ -208,7 +212,7 @@ Json outcome_json(const Outcome& outcome) {
   return out;
 }
 
-std::string outcome_text(const Outcome& outcome) {
+std::string outcome_text(const ApplyOutcome& outcome) {
   std::string out;
   if (outcome.is_complete) {
     for (const Done& one : outcome.done)

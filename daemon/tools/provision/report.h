@@ -17,7 +17,7 @@ nlohmann::json plan_json(const Plan& plan);
 std::string plan_text(const Plan& plan);
 std::string problems_text(const Plan& plan, const std::string& file);
 
-nlohmann::json outcome_json(const Outcome& outcome);
-std::string outcome_text(const Outcome& outcome);
+nlohmann::json outcome_json(const ApplyOutcome& outcome);
+std::string outcome_text(const ApplyOutcome& outcome);
 
 }  // namespace maru::daemon::provision

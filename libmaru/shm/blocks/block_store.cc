@@ -1,7 +1,6 @@
 #include "libmaru/shm/blocks/block_store.h"
 
 #include "libmaru/shm/blocks/touch.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
@@ -66,13 +65,13 @@ bool write_key(const ControlRegion& region, PageRef own, const NewBlock& block) 
   uint64_t extent_field = 0;
   if (block.key.size() <= region.parameters().key_inline_bytes) {
     write_words(region.key_cell(own.page()), block.key);
-    if (!MARU_MUTANT(kMutantKeyUnflushed)) flush(region, region.key_cell(own.page()).data(), block.key.size());
+    flush(region, region.key_cell(own.page()).data(), block.key.size());
   } else {
     uint64_t extent = 0;
     if (!claim_key_extent(region, own, block.now_ms, &extent)) return false;
     write_words(region.key_extent(extent), block.key);
-    if (!MARU_MUTANT(kMutantExtentOwnerUnflushed)) flush(region, region.key_extent_owner(extent));
-    if (!MARU_MUTANT(kMutantExtentUnflushed)) flush(region, region.key_extent(extent).data(), block.key.size());
+    flush(region, region.key_extent_owner(extent));
+    flush(region, region.key_extent(extent).data(), block.key.size());
     extent_field = extent + 1;
   }
   region.detail(own.page())
@@ -122,7 +121,7 @@ PageRef parent_of(const ControlRegion& region, uint32_t page) {
 // Two epochs that give the same generation are far apart.
 static uint32_t daemon_generation(uint64_t epoch) {
   const auto generation = uint32_t(epoch & 0xFFFF);
-  return generation != 0 || MARU_MUTANT(kMutantMarudIsNobody) ? generation : 0x8000;
+  return generation != 0 ? generation : 0x8000;
 }
 
 LaneId daemon_lane(const ControlRegion& region, uint32_t host) {
@@ -194,9 +193,8 @@ bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key) {
   }
   ret_key->kind = uint32_t(key >> 56);
   ret_key->size = size;
-  ret_key->tenant = detail.tenant.load_acquire();  // as above: [pairs page.word]
-  return PageWord{word.load_acquire()}.generation() == ref.generation() ||
-         MARU_MUTANT(kMutantReadKeyUnchecked);  // [pairs page.word]
+  ret_key->tenant = detail.tenant.load_acquire();                         // as above: [pairs page.word]
+  return PageWord{word.load_acquire()}.generation() == ref.generation();  // [pairs page.word]
 }
 
 bool read_metadata(const ControlRegion& region, PageRef ref, const MetadataPlace& place,
@@ -209,7 +207,7 @@ bool read_metadata(const ControlRegion& region, PageRef ref, const MetadataPlace
   if (!is_block(PageWord{word.load_acquire()})) return false;  // [pairs page.word]
   if (metadata_of(region, ref.page()) != place) return false;
   read_words(words, ret_bytes.data(), ret_bytes.size());
-  return is_block(PageWord{word.load_acquire()}) || MARU_MUTANT(kMutantReadMetadataUnchecked);  // [pairs page.word]
+  return is_block(PageWord{word.load_acquire()});  // [pairs page.word]
 }
 
 // -- parents ----------------------------------------------------------------------------------------------------------
@@ -258,8 +256,7 @@ bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const uint64_t retired = PageWord::retired(own.generation(), lane.id).bits;
   // READY, or RETIRING by an evictor that met it. Ends: each failure means that another's step on the word succeeded.
   do {
-    const bool has_children =
-        found.is(PageState::kReady) && found.children() != 0 && !MARU_MUTANT(kMutantWithdrawParent);
+    const bool has_children = found.is(PageState::kReady) && found.children() != 0;
     if (!found.is_findable(own.generation()) || has_children) return false;
   } while (!word.cas_seq_cst(found.bits, retired));
   const ParentIntent intent(lane, parent);
@@ -328,13 +325,12 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
   detail.owner.store_relaxed(lane.id.low());
   line.digest_lo.store_relaxed(block.digest.lo);
   line.digest_hi.store_relaxed(block.digest.hi);
-  const bool is_late = MARU_MUTANT(kMutantMetadataLengthLate);
-  line.length.store_relaxed(length_word(block.length, is_late ? 0 : block.metadata_bytes));
+  line.length.store_relaxed(length_word(block.length, block.metadata_bytes));
   line.parent.store_relaxed(block.parent.bits);
   line.shape.store_relaxed(shape_word(depth, region.run_pages(own.page())));
   line.chain.store_relaxed(chain + chain_term(region.secret(), unpermute(region.secret(), block.digest), depth));
   line.expires_ms.store_relaxed(expires_ms);
-  if (!MARU_MUTANT(kMutantDetailUnflushed)) flush(region, detail);
+  flush(region, detail);
   // The words of the tails; the line of the head is written back when it says READY.
   flush(region, &region.block(own.page()) + 1, (region.run_pages(own.page()) - 1) * sizeof(BlockLine));
 
@@ -362,7 +358,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
 
   // (5) READY: complete, and known to nobody yet.
   line.word.cas_seq_cst(sealed, PageWord::ready(own.generation(), 0).bits);
-  if (!MARU_MUTANT(kMutantBlockLineNotFlushed)) flush(region, line);
+  flush(region, line);
 
   // (6) One CAS of the home bucket makes it visible.
   const InsertResult inserted = registry_insert(region, lane.id, *lane.pins, block.digest, own, block.now_ms);
@@ -372,7 +368,6 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
       // (7) A `clear` may have retired it before its entry existed; then the entry must not outlive this pin.
       if (!PageWord{line.word.load_seq_cst()}.is_findable(own.generation()))  // [pairs page.word]
         registry_remove(region, lane.id, block.digest, own);
-      if (is_late) line.length.store_relaxed(length_word(block.length, block.metadata_bytes));
       lane.pins->unpin(pin.slot, own);
       charge.keep();
       return {PublishStatus::kStored, own};
@@ -385,7 +380,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     // Whoever took it away between (5) and (6) frees it. For the caller it was stored, and is gone already: a buffer that is
     // still the caller's it can not be.
     charge.keep();
-    if (!MARU_MUTANT(kMutantWithdrawnIsOwn)) result = {PublishStatus::kStored, own};
+    result = {PublishStatus::kStored, own};
   }
   lane.pins->unpin(pin.slot, own);
   return result;
@@ -404,10 +399,8 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
     __builtin_prefetch(&region.detail(ref.page()));          // whoever frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
-    if (!MARU_MUTANT(kMutantRetiredUnflushed))
-      flush(region, region.block(ref.page()));  // or it might be READY again, and in no bucket
-    if (MARU_MUTANT(kMutantCountDroppedAtRetire)) drop_child(region, parent_of(region, ref.page()));
-    if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, digest, ref);
+    flush(region, region.block(ref.page()));  // or it might be READY again, and in no bucket
+    registry_remove(region, lane.id, digest, ref);
     return RetireStatus::kRetired;
   }
   return RetireStatus::kAbsent;
@@ -434,20 +427,12 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   const PageRef parent = parent_of(region, ref.page());
   const ParentIntent intent(lane, parent);
   FreeReturn tenant(region, lane.id.lane, lane.returns, ref.page());
-  uint32_t pages = MARU_MUTANT(kMutantTailsAfterHead) ? 0 : free_tails(region, ref.page());
-  const bool early = MARU_MUTANT(kMutantCountBeforeFree) || MARU_MUTANT(kMutantCountDroppedAtRetire);
-  if (MARU_MUTANT(kMutantCountBeforeFree)) drop_child(region, parent);
-  if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) {
-    if (MARU_MUTANT(kMutantReturnLostPage)) tenant.freed();
-    return FinishStatus::kNotMine;
-  }
-  if (!MARU_MUTANT(kMutantFreeNotFlushed))
-    flush(region, region.block(ref.page()));  // or it might be RETIRED again, and be uncounted twice
+  const uint32_t pages = free_tails(region, ref.page());
+  if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
+  flush(region, region.block(ref.page()));  // or it might be RETIRED again, and be uncounted twice
   tenant.freed();
   // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
-  if (!parent.is_none() && !early) drop_child(region, parent);
-  if (MARU_MUTANT(kMutantTailsAfterHead)) pages += free_tails(region, ref.page());
-  if (MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
+  if (!parent.is_none()) drop_child(region, parent);
   if (ret_pages) *ret_pages = pages + 1;
   return FinishStatus::kFreed;
 }
@@ -459,7 +444,7 @@ FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes
   if (is_pinned(region, with_other_hosts(region, lanes), ref.page()) || !lane.may_believe())
     return FinishStatus::kPinned;
   // Once more, now that no publisher of this page can be between its header CAS and its last look (it would have a pin).
-  if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
+  registry_remove(region, lane.id, block_digest(region, ref.page()), ref);
   return free_retired(lane, ref, ret_pages);
 }
 
@@ -475,10 +460,8 @@ FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes
                                                                           : stored_ms - std::min(stored_ms, zero);
   last = std::min(std::max(last, use_tick), now_tick);
   // Before the page is FREE: whoever finds the parent without children finds this in the ring, whoever dies. [pairs page.word]
-  if (!MARU_MUTANT(kMutantParentTouchedLate)) leave_touch(region.lane(lane.id.lane), parent.page(), last);
-  const FinishStatus status = finish_retired(lane, ref, lanes, ret_pages);
-  if (MARU_MUTANT(kMutantParentTouchedLate)) leave_touch(region.lane(lane.id.lane), parent.page(), last);
-  return status;
+  leave_touch(region.lane(lane.id.lane), parent.page(), last);
+  return finish_retired(lane, ref, lanes, ret_pages);
 }
 
 bool hand_over_retired(const ControlRegion& region, PageRef ref, LaneId from, LaneId to) {

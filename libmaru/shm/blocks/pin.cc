@@ -1,7 +1,5 @@
 #include "libmaru/shm/blocks/pin.h"
 
-#include "libmaru/shm/mutants.h"
-
 namespace maru::shm {
 
 LaneSet LaneSet::in_use(const ControlRegion& region) {
@@ -72,10 +70,7 @@ Pin PinTable::claim_in_set(PageRef ref) {
     uint32_t expected = 0;
     if (counts_[set + i].load_relaxed() == 0 &&  // only a hint: the CAS decides
         counts_[set + i].cas_acq_rel(expected, kBusy)) {
-      if (MARU_MUTANT(kMutantPinWithoutBarrier))
-        shared_slot(set + i).store_release(ref.bits);
-      else
-        shared_slot(set + i).exchange_seq_cst(ref.bits);  // [pairs pin.slot]
+      shared_slot(set + i).exchange_seq_cst(ref.bits);  // [pairs pin.slot]
       return {PinStatus::kPinned, set + i};
     }
   }
@@ -89,8 +84,7 @@ Pin PinTable::claim_in_overflow(PageRef ref) {
     uint32_t expected = 0;
     if (counts_[first + i].load_relaxed() == 0 &&  // only a hint: the CAS decides
         counts_[first + i].cas_acq_rel(expected, kBusy)) {
-      if (!MARU_MUTANT(kMutantOverflowCountAfterSlot))
-        lane_.header->pin_overflow.fetch_add_seq_cst(1);  // before the slot: [pairs pin.overflow]
+      lane_.header->pin_overflow.fetch_add_seq_cst(1);  // before the slot: [pairs pin.overflow]
       shared_slot(first + i).exchange_seq_cst(ref.bits);
       return {PinStatus::kPinned, first + i};
     }
@@ -100,10 +94,7 @@ Pin PinTable::claim_in_overflow(PageRef ref) {
 
 // Empties a slot whose private count this thread has made busy.
 void PinTable::clear_busy(uint32_t slot) {
-  if (MARU_MUTANT(kMutantUnpinRelaxed))
-    shared_slot(slot).store_relaxed(0);
-  else
-    shared_slot(slot).store_release(0);  // what the reader read happened before: [pairs pin.slot]
+  shared_slot(slot).store_release(0);  // what the reader read happened before: [pairs pin.slot]
   if (slot >= lane_.pins.size()) lane_.header->pin_overflow.fetch_add_seq_cst(~uint64_t{0});  // [pairs pin.overflow]
   counts_[slot].store_release(0);
 }
@@ -123,8 +114,7 @@ void PinTable::give_back(uint32_t slot) {
 
 PinStatus PinTable::validate(PageRef ref) {
   AtomicU64& word = region_->block(ref.page()).word;
-  PageWord found{MARU_MUTANT(kMutantPinWordAcquire) ? word.load_acquire()
-                                                    : word.load_seq_cst()};  // after the slot: [pairs page.retiring]
+  PageWord found{word.load_seq_cst()};  // after the slot: [pairs page.retiring]
   for (uint32_t tries = 0; tries < limits::kPinReviveRetries; ++tries) {
     if (found.is(PageState::kReady, ref.generation())) return PinStatus::kPinned;
     if (!found.is(PageState::kRetiring, ref.generation())) return PinStatus::kGone;
@@ -138,8 +128,6 @@ PinStatus PinTable::validate(PageRef ref) {
 
 // Ends the busy time of a slot: others may join it, or it is free. A slot that failed is never joinable in between.
 void PinTable::settle(const Pin& pin) {
-  if (MARU_MUTANT(kMutantOverflowCountAfterSlot) && pin.slot >= lane_.pins.size())
-    lane_.header->pin_overflow.fetch_add_seq_cst(1);
   if (pin.status == PinStatus::kPinned)
     counts_[pin.slot].store_release(1);
   else
@@ -200,8 +188,7 @@ void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
       }
     }
   }
-  if (!MARU_MUTANT(kMutantPinBatchWithoutBarrier))
-    lane_.header->pin_overflow.fetch_add_seq_cst(0);  // the barrier: [pairs pin.slot] [pairs page.retiring]
+  lane_.header->pin_overflow.fetch_add_seq_cst(0);  // the barrier: [pairs pin.slot] [pairs page.retiring]
   for (size_t i = 0; i < count; ++i) {
     if (ret_pins[i].slot == kBusy) {
       ret_pins[i] = pin(refs[i]);  // its set is full: join, or the overflow area
@@ -228,7 +215,7 @@ bool PinTable::unpin(uint32_t slot, PageRef ref) {
     // slot stays as it is, unless another host's marud, which took this host for dead, ends all pins of the lane: then only
     // the process still counts this one.
     const uint64_t held = shared_slot(slot).load_relaxed();
-    const bool is_meant = held == ref.bits || held == 0 || MARU_MUTANT(kMutantReleaseOfAnyCount);
+    const bool is_meant = held == ref.bits || held == 0;
     if (is_meant && count == 1 && held != 0)
       clear_busy(slot);
     else

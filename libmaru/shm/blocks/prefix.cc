@@ -1,7 +1,5 @@
 #include "libmaru/shm/blocks/prefix.h"
 
-#include "libmaru/shm/mutants.h"
-
 #include <algorithm>
 
 namespace maru::shm {
@@ -130,7 +128,7 @@ PrefixResult match_prefix(LaneContext& lane, const PrefixKeys& prefix, uint64_t 
     }
     const format::BlockLine& line = region.block(found.ref.page());
     const uint32_t depth = uint32_t(line.shape.load_relaxed() >> 32);  // under the pin
-    if (MARU_MUTANT(kMutantSearchWithoutChain) || (depth == end - 1 && line.chain.load_relaxed() == sum)) {
+    if (depth == end - 1 && line.chain.load_relaxed() == sum) {
       ret_held[0] = {found.ref, found.slot, uint32_t(end - 1)};
       result.blocks = end;
       result.held = 1;

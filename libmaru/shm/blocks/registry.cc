@@ -1,6 +1,5 @@
 #include "libmaru/shm/blocks/registry.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
@@ -97,11 +96,8 @@ struct BucketPair {
     return overflow ? &overflow->tags.tag[slot - kSlots] : nullptr;
   }
   bool change(HomeHeader from, HomeHeader to) const {
-    const bool is_changed = MARU_MUTANT(kMutantHeaderRelaxed)
-                                ? home.tags.header.cas_relaxed(from.bits, to.bits)
-                                : home.tags.header.cas_seq_cst(from.bits, to.bits);  // [pairs bucket.header]
-    if (!is_changed) return false;
-    if (!MARU_MUTANT(kMutantEntryNotFlushed)) flush(region, home.tags);
+    if (!home.tags.header.cas_seq_cst(from.bits, to.bits)) return false;  // [pairs bucket.header]
+    flush(region, home.tags);
     return true;
   }
 
@@ -132,7 +128,7 @@ void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, Overflo
   uint64_t owner = owner_word(pair.home_index, kNobody);
   const uint64_t mine = owner_word(pair.home_index, lane);
   if (!over->tags.header.cas_acq_rel(owner, mine)) return;  // another lane is at it: [pairs overflow.owner]
-  if (!MARU_MUTANT(kMutantReleaseOwnerNotFlushed)) flush(pair.region, over->tags);
+  flush(pair.region, over->tags);
   uint64_t expected = link.bits, after = 0;
   if (!pair.home.locations.overflow.cas_seq_cst(expected, link.none().bits))
     after = owner_word(pair.home_index, kNobody);
@@ -155,7 +151,7 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
       found = over && (match_tags(over->tags, digest.lo) & h.valid_overflow()) != 0;
     }
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits || MARU_MUTANT(kMutantExistsOneHeader)) break;
+    if (after.bits == h.bits) break;
     h = after;
   }
   return found;
@@ -206,8 +202,7 @@ void ExistsBatch::compare(size_t first) {
     const bool found = (match_tags(home.tags, digests[k].lo) & h.valid_home()) != 0;
     present[k] = found;
     sum += found;
-    const bool changed = home.tags.header.load_acquire() != h.bits &&
-                         !MARU_MUTANT(kMutantExistsBatchOneHeader);  // [pairs bucket.header]
+    const bool changed = home.tags.header.load_acquire() != h.bits;  // [pairs bucket.header]
     if ((h.valid_overflow() != 0 && !found) || changed) {
       sum -= found;
       if (later_.add(first + k, home)) finish();
@@ -236,8 +231,7 @@ PageRef registry_find_plain(const ControlRegion& region, const Bucket& home, con
   if (bits == 0 || (bits & (bits - 1)) != 0) return PageRef::none();
   const PageRef ref =
       PageRef::from_bits(home.locations.location[__builtin_ctz(bits)].load_acquire());  // [pairs bucket.location]
-  const bool is_valid =
-      home.tags.header.load_acquire() == h.bits || MARU_MUTANT(kMutantFindPlainOneHeader);  // [pairs bucket.header]
+  const bool is_valid = home.tags.header.load_acquire() == h.bits;                      // [pairs bucket.header]
   return is_valid && region.is_page(ref) ? ref : PageRef::none();
 }
 
@@ -262,7 +256,7 @@ Candidates registry_find(const ControlRegion& region, const Digest& digest) {
       if (region.is_page(ref)) result.bits[result.count++] = ref.bits;
     }
     const HomeHeader after = pair.header();
-    if (after.bits == h.bits || MARU_MUTANT(kMutantFindOneHeader)) return result;
+    if (after.bits == h.bits) return result;
     h = after;
   }
   // A location that is not known to have been valid may be a claim that was never published: report a miss.
@@ -311,8 +305,7 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     if (pin.status == PinStatus::kFull) return DuplicateCheck::kPinsFull;
     if (pin.status == PinStatus::kGone) {
       // Retired or freed and not yet removed. If the header has changed since, the step fails and nothing is harmed.
-      const bool helped = pair.change(h, h.without(slot));
-      if (helped && MARU_MUTANT(kMutantLocationPlainStore)) pair.location(slot, over)->store_release(0);
+      pair.change(h, h.without(slot));
       return DuplicateCheck::kChanged;
     }
     const bool same = block_digest(region, ref.page()) == digest;
@@ -321,7 +314,7 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     if (!same) continue;
     // The location may have been read after the entry was removed and the slot claimed by a publisher of the same key that
     // is not visible yet, and may never be.
-    if (pair.header().bits != h.bits && !MARU_MUTANT(kMutantDuplicateOneHeader)) return DuplicateCheck::kChanged;
+    if (pair.header().bits != h.bits) return DuplicateCheck::kChanged;
     *ret_winner = ref;
     return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;
   }
@@ -352,7 +345,7 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
     uint64_t expected = link.bits;
     if (!pair.home.locations.overflow.cas_seq_cst(expected, link.again().bits)) return true;
     // Or the link has its old version again when this host is lost, and a releaser elsewhere unlinks a bucket that is in use.
-    if (!MARU_MUTANT(kMutantLinkAgainNotFlushed)) flush(region, pair.home.locations);
+    flush(region, pair.home.locations);
     pair.change(h, h.with_overflow());
     return true;
   }
@@ -381,7 +374,7 @@ void drop_claim(const BucketPair& pair, uint32_t slot, uint64_t overflow_index, 
   Bucket& bucket = slot < kSlots ? pair.home : pair.region.overflow(overflow_index);
   uint64_t expected = own.bits;
   bucket.locations.location[slot % kSlots].cas_acq_rel(expected, 0);
-  if (!MARU_MUTANT(kMutantClaimDropNotFlushed)) flush(pair.region, bucket.locations);
+  flush(pair.region, bucket.locations);
 }
 
 }  // namespace
@@ -436,8 +429,7 @@ InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable&
       flush(region, pair.home.locations);  // the tag's line is written back with the header
     else
       flush(region, *over);
-    const HomeHeader from = MARU_MUTANT(kMutantPublishRereadHeader) ? pair.header() : h;
-    if (pair.change(from, from.with(slot))) return {InsertStatus::kInserted, own};  // (5)
+    if (pair.change(h, h.with(slot))) return {InsertStatus::kInserted, own};  // (5)
   }
   return give_up(InsertStatus::kFull, PageRef::none());
 }
@@ -490,7 +482,7 @@ void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64
                                                      index + 1;  // [pairs bucket.link]
   // A linked bucket stays with its home.
   AtomicU64& word = region.overflow(index).tags.header;
-  word.cas_acq_rel(owner, linked && !MARU_MUTANT(kMutantAdoptFreesLinked) ? owner_word(home, kNobody) : 0);
+  word.cas_acq_rel(owner, linked ? owner_word(home, kNobody) : 0);
   flush(region, word);
 }
 

@@ -1,7 +1,5 @@
 #include "libmaru/shm/blocks/tenant_account.h"
 
-#include "libmaru/shm/mutants.h"
-
 #include <algorithm>
 
 namespace maru::shm {
@@ -78,10 +76,6 @@ void StoreCharge::begin(const ControlRegion& region, uint32_t lane, uint64_t ten
       is_refused_ = needs_credit(region, tenant) &&
                     (place == kOthersAccount ||
                      charged + bytes_ > region.credit(lane, place).load_seq_cst());  // [pairs tenant.rules]
-      if (!is_refused_ && MARU_MUTANT(kMutantChargeByAdd)) {
-        account.charged.fetch_add_seq_cst(bytes_);
-        break;
-      }
     } while (!is_refused_ && !account.charged.cas_acq_rel(charged, charged + bytes_));
     if (!is_refused_) {
       account_ = &account;
@@ -104,13 +98,12 @@ FreeReturn::FreeReturn(const ControlRegion& region, uint32_t lane, TenantReturns
   if (marud_ != nullptr) return;
   account_ = &region.account(lane, claim_account(region, lane, tenant_, false));
   account_->in_flight.fetch_add_seq_cst(kFreeInFlight);
-  if (MARU_MUTANT(kMutantReturnBeforeFree)) account_->returned.fetch_add_seq_cst(bytes_);
 }
 
 void FreeReturn::freed() {
   if (tenant_ == 0) return;
   if (marud_ != nullptr) return marud_->returned(page_, tenant_, bytes_);
-  if (!MARU_MUTANT(kMutantReturnBeforeFree)) account_->returned.fetch_add_seq_cst(bytes_);
+  account_->returned.fetch_add_seq_cst(bytes_);
 }
 
 FreeReturn::~FreeReturn() {
@@ -143,8 +136,7 @@ void read_account(const LaneAccount& account, TenantReading* reading) {
   // The numbers around in_flight: a store or a free that this reading saw begun and not ended makes it useless, also when it
   // begins between the two.
   const uint64_t returned = account.returned.load_seq_cst(), charged = account.charged.load_seq_cst();
-  const bool is_quiet =
-      MARU_MUTANT(kMutantTenantPassIgnoresInFlight) || account.in_flight.load_seq_cst() == 0;  // [pairs tenant.rules]
+  const bool is_quiet = account.in_flight.load_seq_cst() == 0;  // [pairs tenant.rules]
   reading->returned += returned;
   reading->charged += charged;
   reading->is_quiet = reading->is_quiet && is_quiet && account.returned.load_seq_cst() == returned &&
@@ -174,7 +166,7 @@ uint64_t committed_bytes(const ControlRegion& region, const LaneSet& lanes, uint
     if (!unsettled->has(lane)) return;
     if (stores == 0)
       unsettled->remove(lane);
-    else if (!MARU_MUTANT(kMutantCreditIgnoresInFlight))
+    else
       sum += uint64_t(stores) * region.region_pages() * region.page_bytes();
   });
   return sum;
@@ -199,6 +191,13 @@ void grant_credit(const ControlRegion& region, uint32_t lane, uint32_t account, 
   AtomicU64& credit = region.credit(lane, account);
   const uint64_t used = std::max(region.account(lane, account).charged.load_seq_cst(), credit.load_relaxed());  // ours
   credit.exchange_seq_cst(used + bytes);  // [pairs tenant.rules]
+}
+
+void end_account(const ControlRegion& region, uint32_t lane, uint32_t account) {
+  format::LaneAccount& ended = region.account(lane, account);
+  ended.in_flight.store_release(0);               // [pairs tenant.rules]
+  ended.tenant.store_release(0);                  // [pairs account.tenant]
+  region.credit(lane, account).store_relaxed(0);  // the next client gets the lane with a message
 }
 
 }  // namespace maru::shm

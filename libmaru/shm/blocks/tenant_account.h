@@ -19,7 +19,6 @@
 #pragma once
 
 #include "libmaru/shm/blocks/pin.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/control_region.h"
 
 #include <cstdint>
@@ -123,6 +122,9 @@ void revoke_credit(const ControlRegion& region, const LaneSet& lanes, uint64_t t
 // Grants the lane `bytes` beyond what it has used or been granted.
 void grant_credit(const ControlRegion& region, uint32_t lane, uint32_t account, uint64_t bytes);
 
+// The last step of fold_accounts() with an account whose sums are zero: the tenant goes from it, and its credit with it.
+void end_account(const ControlRegion& region, uint32_t lane, uint32_t account);
+
 // Moves what the accounts of a dead lane say into marud's balances, and empties them. `add(tenant, bytes)` adds (wrapping)
 // to a balance, with a release store; tenant 0 is for those that found no place. It is called twice for an account: the bytes
 // count double for a moment and never not at all, so whoever begins again after a death finds too much, not too little.
@@ -137,12 +139,9 @@ void fold_accounts(const ControlRegion& region, uint32_t lane, F&& add) {
     account.charged.store_release(0);   // [pairs tenant.rules]
     account.returned.store_release(0);  // [pairs tenant.rules]
     if (returned != 0) add(tenant, 0 - returned);
-    account.in_flight.store_release(0);  // [pairs tenant.rules]
-    account.tenant.store_release(0);     // [pairs account.tenant]
-    if (!MARU_MUTANT(kMutantCreditOutlivesLane))
-      region.credit(lane, i).store_relaxed(0);  // the next client gets the lane with a message
+    end_account(region, lane, i);
   }
-  region.lane_header(lane).accounts.store_relaxed(0);  // as above
+  region.lane_header(lane).accounts.store_relaxed(0);  // the next client gets the lane with a message
 }
 
 }  // namespace maru::shm

@@ -1,7 +1,5 @@
 #include "libmaru/shm/feed/ring.h"
 
-#include "libmaru/shm/mutants.h"
-
 #include <bit>
 #include <cstring>
 
@@ -92,7 +90,7 @@ void FeedWriter::append(const FeedRecord& record) {
     const uint64_t step = ring / kOverwriteStepsPerRing;
     overwritten_ = (end - ring + step - 1) / step * step;
     // Before the words that it is about, each of which releases it: [pairs feed.overwritten]
-    if (!MARU_MUTANT(kMutantFeedOverwrittenLate)) view_.header().overwritten.store_release(overwritten_);
+    view_.header().overwritten.store_release(overwritten_);
   }
   put(head_word(words, record.kind, record.reason, is_stored ? record.key_kind : 0, is_stored ? record.key_bytes : 0));
   put(++sequence_);
@@ -113,7 +111,6 @@ void FeedWriter::append(const FeedRecord& record) {
       put(word);
     }
   }
-  if (MARU_MUTANT(kMutantFeedOverwrittenLate)) view_.header().overwritten.store_release(overwritten_);
   // Before publish(): who reads the table behind a position knows all that was told before it. [pairs feed.table]
   view_.table(record.block.page()).store_release(is_stored ? format::feed_mark(record.block.generation()) : 0);
 }
@@ -136,7 +133,7 @@ bool FeedReader::go_to_end() {
   for (uint32_t i = 0; i < kEndReadsMax; ++i) {
     const uint64_t sequence = header.sequence.load_acquire();    // [pairs feed.sequence]
     const uint64_t published = header.published.load_acquire();  // [pairs feed.published]
-    if (header.sequence_begun.load_acquire() != sequence && !MARU_MUTANT(kMutantFeedEndUnchecked)) continue;
+    if (header.sequence_begun.load_acquire() != sequence) continue;
     position_ = published;
     sequence_ = sequence;
     return true;
@@ -157,7 +154,7 @@ FeedStatus FeedReader::read(FeedRecord* ret_record) {
   const uint64_t words = view_.ring(position_ / 8).load_acquire() & 0xFFFF;  // [pairs feed.word]
   const FeedStatus status = take(published, ret_record);
   // Whatever was copied, it counts only if nothing was written over it meanwhile.
-  if (is_overrun() && !MARU_MUTANT(kMutantFeedOverrunUnseen)) return FeedStatus::kOverrun;
+  if (is_overrun()) return FeedStatus::kOverrun;
   if (status != FeedStatus::kRecord) return status;
   position_ += words * 8;
   sequence_ = ret_record->sequence;

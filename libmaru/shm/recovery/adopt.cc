@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/adopt.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ PageWord word_of(const ControlRegion& region, uint32_t page) {
 void end_mark(const Adoption& adoption, uint32_t page, PageWord found) {
   const ControlRegion& region = *adoption.daemon->region;
   const bool is_own = !region.is_shared() || found.lane().lane == adoption.daemon->id.lane;
-  if (!is_own || MARU_MUTANT(kMutantAdoptKeepsRetiring)) return;
+  if (!is_own) return;
   AtomicU64& word = region.block(page).word;
   word.cas_seq_cst(found.bits, PageWord::ready(found.generation(), 0).bits);
   flush(region, word);
@@ -60,7 +59,7 @@ PageWord adopt_page(Adoption& adoption, uint32_t page) {
     free_dead(adoption, page);
     found = word_of(region, page);
   }
-  if (found.is(PageState::kReady) && !adoption.begun.empty() && !MARU_MUTANT(kMutantBegunNotAskedFor)) {
+  if (found.is(PageState::kReady) && !adoption.begun.empty()) {
     const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
     const bool is_begun = std::find(adoption.begun.begin(), adoption.begun.end(), publisher) != adoption.begun.end();
     if (is_begun && !is_registered(region, page)) adoption.sink->unregistered(PageRef::of(page, found.generation()));
@@ -79,7 +78,7 @@ PageRef suspect_of(const Adoption& adoption, uint32_t page, bool is_own) {
   if (!found.is(PageState::kReady) || found.children() == 0) return PageRef::none();
   const PageRef suspect = PageRef::of(page, found.generation());
   if (found.children() > adoption.children[page]) return suspect;
-  if (!is_own || MARU_MUTANT(kMutantAdoptCountsUnflagged)) return PageRef::none();
+  if (!is_own) return PageRef::none();
   const uint64_t unflagged = PageWord::ready(found.generation(), found.children()).bits;
   const bool was_still = found.recount() && region.block(page).word.cas_seq_cst(found.bits, unflagged);
   return was_still ? PageRef::none() : suspect;
@@ -89,7 +88,6 @@ void adopt_overflow(const ControlRegion& region, const DeadLanes& dead) {
   for (uint64_t i = 0; i < region.overflow_buckets(); ++i) {
     const uint64_t owner = region.overflow(i).tags.header.load_acquire();  // [pairs overflow.owner]
     const auto low = uint32_t(owner & 0xFFF'FFFF);
-    if (MARU_MUTANT(kMutantAdoptKeepsOverflow)) continue;
     if (low != 0 && dead.is_dead(LaneId::from_low(low))) release_overflow_bucket(region, i, owner);
   }
 }

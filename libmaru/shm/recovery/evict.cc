@@ -1,15 +1,12 @@
 #include "libmaru/shm/recovery/evict.h"
 
 #include "libmaru/base/check.h"
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 namespace maru::shm {
 namespace {
 
 PageWord marked_word(const LaneContext& evictor, uint32_t generation, uint16_t attempt) {
-  if (MARU_MUTANT(kMutantOneRetiredState)) return PageWord::retired(generation, evictor.id);
-  if (MARU_MUTANT(kMutantRetiringWithoutAttempt)) return PageWord::retiring(generation, evictor.id.lane, 0);
   return PageWord::retiring(generation, evictor.id.lane, attempt);
 }
 
@@ -32,11 +29,7 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     if (!found.is(PageState::kReady) || found.low() != 0) continue;  // children, or a recount is under way
     const uint32_t generation = found.generation();
     const PageWord mark = marked_word(evictor, generation, *attempt);
-    if (MARU_MUTANT(kMutantCountOutsidePageWord)) {
-      while (!word.cas_seq_cst(found.bits, mark.bits) && found.is(PageState::kReady, generation)) {
-      }
-      if (!found.is(PageState::kReady, generation)) continue;
-    } else if (!word.cas_seq_cst(found.bits, mark.bits)) {
+    if (!word.cas_seq_cst(found.bits, mark.bits)) {
       continue;
     }
     marked[marks++] = {pages[i], generation};
@@ -44,7 +37,7 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
   }
 
   // After the marks: another host may hand out a lane at any moment. [pairs lanes.in_use]
-  const LaneSet looked_at = MARU_MUTANT(kMutantOtherHostsBefore) ? lanes : with_other_hosts(region, lanes);
+  const LaneSet looked_at = with_other_hosts(region, lanes);
   bool must_stay[kEvictBatchMax];
   for (size_t i = 0; i < marks; ++i) must_stay[i] = is_pinned(region, looked_at, marked[i].page);
   // All looks first: this may have been the first touch of an idle lane's slots.
@@ -59,12 +52,9 @@ size_t retire_unpinned(LaneContext& evictor, const LaneSet& lanes, const uint32_
     }
     const Digest digest = block_digest(region, marked[i].page);  // of this life if the CAS succeeds
     if (!word.cas_seq_cst(mine, PageWord::retired(marked[i].generation, evictor.id).bits)) continue;
-    if (!MARU_MUTANT(kMutantRetiredUnflushed))
-      flush(region, region.block(marked[i].page));  // or it might be READY again, and in no bucket
+    flush(region, region.block(marked[i].page));  // or it might be READY again, and in no bucket
     const PageRef ref = PageRef::of(marked[i].page, marked[i].generation);
-    if (MARU_MUTANT(kMutantCountDroppedAtRetire))
-      drop_child(region, PageRef::from_bits(region.block(ref.page()).parent.load_relaxed()));
-    if (!MARU_MUTANT(kMutantFreeBeforeRemove)) registry_remove(region, evictor.id, digest, ref);
+    registry_remove(region, evictor.id, digest, ref);
     ret_retired[retired++] = ref;
   }
   return retired;

@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/host_reclaim.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/host_claim.h"
@@ -44,7 +43,6 @@ bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t h
   if (found.state() != RegionState::kOrphaned || host >= region.hosts()) return false;
   // Behind the word: whoever has the slot after this look has given its regions another word, or finds this one's.
   if (!read_claim(region, host).is(HostState::kFree)) return false;
-  if (MARU_MUTANT(kMutantInheritRereadWord)) found = read_region(region, index);
   const RegionWord inherited = orphan_of(heir, found);
   *ret_generation = inherited.generation();
   return exchange_region(region, index, found, inherited);
@@ -53,7 +51,7 @@ bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t h
 bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host) {
   const RegionWord found = read_region(region, index);
   if (found.host_in(region) != host) return false;
-  if (found.state() != RegionState::kOrphaned || MARU_MUTANT(kMutantAdoptByLook)) return true;
+  if (found.state() != RegionState::kOrphaned) return true;
   return exchange_region(region, index, found, orphan_of(host, found));
 }
 

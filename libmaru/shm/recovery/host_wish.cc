@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/host_wish.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/recovery/region_handover.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/host_claim.h"
@@ -8,10 +7,6 @@
 namespace maru::shm {
 
 bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, uint32_t generation) {
-  if (MARU_MUTANT(kMutantAskByStore)) {
-    region.host(rich).wanted.store_release(HostWish::of(self, generation).bits);
-    return true;
-  }
   uint64_t none = 0;
   return region.host(rich).wanted.cas_seq_cst(none, HostWish::of(self, generation).bits);
 }
@@ -37,10 +32,6 @@ bool rent_unused_region(const ControlRegion& region, uint32_t index, LaneId owne
   if (found.state() != format::RegionState::kUnused) return false;
   const RegionWord rented = RegionWord::of(format::RegionState::kRented, found.generation() + 1, owner, host);
   *ret_generation = rented.generation();
-  if (MARU_MUTANT(kMutantRentByStore)) {
-    word.store_release(rented.bits);
-    return true;
-  }
   uint64_t expected = found.bits;
   if (!word.cas_seq_cst(expected, rented.bits)) return false;
   flush(region, word);

@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/poison.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 #include "libmaru/shm/region/page_run.h"
 
@@ -20,18 +19,14 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page) {
     const Digest digest = block_digest(region, page);
     uint64_t tenant = 0;
     const uint64_t bytes = is_block ? tenant_bytes(region, page, &tenant) : 0;
-    if (bytes != 0 && marud.returns != nullptr && MARU_MUTANT(kMutantPoisonReturnsEarly))
-      marud.returns->returned(page, tenant, bytes);
     // Sequentially consistent, as RETIRED is: the pins that are looked for later must be those of before. [pairs pin.slot]
     if (!word.cas_seq_cst(found.bits, PageWord::poisoned(found.generation()).bits)) continue;
     // Before anything else: a host that is lost would give the page back, and what is below and behind it may be gone by then.
-    if (!MARU_MUTANT(kMutantPoisonNotFlushed)) flush(region, word);
+    flush(region, word);
     PoisonResult result{PoisonStatus::kPoisoned, found, PageRef::none()};
     if (is_block) {
-      if (!MARU_MUTANT(kMutantPoisonKeepsEntry))
-        registry_remove(region, marud.id, digest, PageRef::of(page, found.generation()));
-      if (bytes != 0 && marud.returns != nullptr && !MARU_MUTANT(kMutantPoisonReturnsEarly))
-        marud.returns->returned(page, tenant, bytes);
+      registry_remove(region, marud.id, digest, PageRef::of(page, found.generation()));
+      if (bytes != 0 && marud.returns != nullptr) marud.returns->returned(page, tenant, bytes);
     }
     const uint32_t distance = found.low();
     if (found.is(PageState::kTail) && distance != 0 && distance <= page % region.region_pages()) {
@@ -49,8 +44,7 @@ bool is_poison_unpinned(LaneContext& marud, const LaneSet& lanes, uint32_t page)
   if (!found.is(PageState::kPoisoned)) return false;
   const bool pinned = is_pinned(region, with_other_hosts(region, lanes), page) || !marud.may_believe();
   // Once more after the look: a publisher between its header CAS and its last look had a pin until now.
-  if (!MARU_MUTANT(kMutantPoisonKeepsEntry))
-    registry_remove(region, marud.id, block_digest(region, page), PageRef::of(page, found.generation()));
+  registry_remove(region, marud.id, block_digest(region, page), PageRef::of(page, found.generation()));
   return !pinned;
 }
 

@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/reclaim.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
@@ -61,7 +60,6 @@ uint32_t look_at_dead_pins(const ControlRegion& region, LaneId dead, uint32_t fr
 
 void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink) {
   const LaneView view = region.lane(dead.lane);
-  if (MARU_MUTANT(kMutantUnregisteredAfterPins)) clear_pins(region, dead.lane);
   look_at_dead_pins(region, dead, 0, uint32_t(view.pins.size() + view.pin_overflow.size()), sink);
   end_lane_pins(region, dead.lane, sink);
 }
@@ -73,8 +71,7 @@ void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink
 
 void clear_lane(const ControlRegion& region, uint32_t lane) {
   const LaneView view = region.lane(lane);
-  if (!MARU_MUTANT(kMutantTouchesOutliveLane))
-    for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
+  for (AtomicU64& touch : view.touches) touch.store_relaxed(0);  // the next client gets the lane with a message
   for (AtomicU64& intent : view.header->parent_intent) intent.store_relaxed(0);
   for (AtomicU64& counter : view.header->own_counters) counter.store_relaxed(0);
   for (AtomicU64& counter : view.header->counters) counter.store_relaxed(0);
@@ -82,7 +79,7 @@ void clear_lane(const ControlRegion& region, uint32_t lane) {
   view.header->touches_read.store_relaxed(0);
   view.header->frees.store_relaxed(0);
   // Else a pin of the dead may come back after a loss, in a lane that is never taken back, since its identity says FREE.
-  if (!MARU_MUTANT(kMutantClearedLaneNotFlushed)) flush(region, view.header, region.layout().lane_bytes);
+  flush(region, view.header, region.layout().lane_bytes);
 }
 
 void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_t from, uint32_t to,
@@ -159,10 +156,6 @@ void recount_begin(const ControlRegion& region, std::span<Recount> recounts) {
       // Only a count above zero can be too high.
       if (!found.is(PageState::kReady, recount.parent.generation()) || found.children() == 0) break;
       const uint64_t flagged = PageWord::ready(found.generation(), found.children(), true).bits;
-      if (MARU_MUTANT(kMutantRecountWithoutFlag)) {
-        recount.flagged = found.bits;
-        break;
-      }
       if (found.bits == flagged || word.cas_seq_cst(found.bits, flagged)) {
         recount.flagged = flagged;
         break;
@@ -187,11 +180,9 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
   for (uint32_t page = from; page < to; ++page) {
     BlockLine& line = region.block(page);
     const PageWord found{line.word.load_acquire()};  // [pairs page.word]
-    const bool counts =
-        found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
-        found.is(PageState::kRetired) ||
-        (found.is(PageState::kPoisoned) && !MARU_MUTANT(kMutantPoisonForgetsDescendants) && !dead.is_let_go(page));
-    if (!counts || (MARU_MUTANT(kMutantRecountSkipsRetiring) && found.is(PageState::kRetiring))) continue;
+    const bool counts = found.is(PageState::kSealed) || found.is(PageState::kReady) || found.is(PageState::kRetiring) ||
+                        found.is(PageState::kRetired) || (found.is(PageState::kPoisoned) && !dead.is_let_go(page));
+    if (!counts) continue;
     const uint64_t parent = line.parent.load_acquire();  // [pairs page.word]
     if (parent == 0) continue;
     const auto recount = find_recount(recounts, parent);

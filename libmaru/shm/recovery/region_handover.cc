@@ -1,6 +1,5 @@
 #include "libmaru/shm/recovery/region_handover.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 namespace maru::shm {
@@ -22,10 +21,6 @@ uint32_t close_pages(const ControlRegion& region, uint32_t first, uint32_t end) 
     PageWord found{word.load_acquire()};  // [pairs page.word]
     if (!found.is(PageState::kFree)) continue;
     const uint64_t out = PageWord::out(found.generation()).bits;
-    if (MARU_MUTANT(kMutantCloseByStore)) {
-      word.store_release(out);
-      continue;
-    }
     closed += word.cas_acq_rel(found.bits, out);
   }
   return closed;
@@ -43,7 +38,7 @@ bool vacate_region(const ControlRegion& region, uint32_t index) {
   close_region_pages(region, index);
   // Somebody may have been told of a FREE page while the region was rented, and has taken it since. OUT stays OUT: nobody
   // opens pages here but who asks.
-  if (!MARU_MUTANT(kMutantVacateWithoutLook) && !holds_only(is_out)) return false;
+  if (!holds_only(is_out)) return false;
   // Or a host that is lost would leave FREE pages in a region that says that it has none.
   flush(region, &region.block(first), region.region_pages() * sizeof(format::BlockLine));
   return true;
@@ -61,7 +56,6 @@ uint32_t open_region_pages(const ControlRegion& region, uint32_t index) {
   for (uint32_t page = first; page < first + region.region_pages(); ++page) {
     AtomicU64& word = region.block(page).word;
     PageWord found{word.load_acquire()};  // [pairs page.word]
-    if (!found.is(PageState::kOut) && MARU_MUTANT(kMutantOpenStopsEarly)) break;
     if (found.is(PageState::kOut)) opened += word.cas_acq_rel(found.bits, PageWord::free(found.generation()).bits);
   }
   return opened;

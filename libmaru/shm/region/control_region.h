@@ -1,7 +1,9 @@
-// A control region in mapped memory: how it is laid out, formatted, checked and addressed. The only place that does
-// arithmetic on offsets; everything else gets references and spans from here.
+// A control region in mapped memory: how it is formatted, checked and addressed. The only place that does arithmetic on
+// offsets; everything else gets references and spans from here. layout.h says where its sections lie, pool_sizing.h how
+// many pages a new pool gets.
 #pragma once
 
+#include "libmaru/shm/region/layout.h"
 #include "libmaru/shm/region/page_word.h"
 #include "maru/format/control_region.h"
 
@@ -12,51 +14,6 @@
 namespace maru::shm {
 
 using format::Header;
-using format::Parameters;
-
-// What follows from the parameters.
-struct Layout {
-  format::SectionRecord sections[format::kSectionCount];
-  uint64_t control_bytes;
-  uint64_t buckets;
-  uint64_t overflow_buckets;
-  uint64_t lane_bytes;  // distance between two lanes
-  uint32_t pin_slots;   // of a lane, without the overflow area
-  uint32_t pin_overflow_slots;
-  uint32_t account_slots;    // of a lane
-  uint32_t accounts_offset;  // of its first account, in bytes from the start of the lane
-};
-
-// The wishes of whoever formats a pool; 0 is the default.
-struct FormatWishes {
-  uint64_t pool_bytes = 0;
-  uint64_t page_bytes = 0;
-  uint64_t region_bytes = 0;
-  uint32_t lanes = 0;
-  uint32_t hosts = 0;
-  uint32_t tenants = 0;
-  uint32_t pins_max = 0;
-  uint32_t touch_entries = 0;
-  uint32_t key_inline_bytes = 0;
-  uint64_t key_extents = 0;
-};
-
-// Fills in defaults and counts the pages that fit. Returns nullptr, or what is impossible with so many bytes or fewer.
-const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters);
-// A pool whose control region and pages lie apart: how many bytes there are for each.
-struct Pieces {
-  uint64_t control_room = 0;
-  uint64_t pages_room = 0;
-};
-// The same for a pool in two pieces, of which wishes.pool_bytes is the size of both, with all that is not for pages. The
-// parameters speak of both together, so that neither alone is ever taken for the whole. No other number of pages is better.
-const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
-                                     Layout* ret_layout);
-// Divides wishes.pool_bytes, rounded up, into pieces that are multiples of `unit`, a power of two; `label_bytes` of that of the
-// pages are not for pages. Returns nullptr, or why that many bytes are no pool.
-const char* divide_pool(const FormatWishes& wishes, uint64_t unit, uint64_t label_bytes, Pieces* ret_pieces);
-// Returns nullptr, or what is wrong with the parameters.
-const char* plan_layout(const Parameters& parameters, Layout* ret_layout);
 
 struct FormatIdentity {
   uint8_t uuid[16];

@@ -1,6 +1,5 @@
 #include "libmaru/shm/region/format_claim.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 #include "maru/format/atomic_word.h"
 #include "maru/format/control_region.h"
@@ -25,7 +24,6 @@ bool claim_format(std::span<std::byte> memory, uint32_t machine, FormatClaim* re
   auto& word = *reinterpret_cast<AtomicU64*>(memory.data());
   const FormatClaim own = FormatClaim::of(machine);
   uint64_t found = 0;
-  if (MARU_MUTANT(kMutantFormatByLook) && word.load_acquire() == 0) word.store_release(own.bits);
   if (word.cas_seq_cst(found, own.bits)) found = own.bits;
   *ret_found = {found};
   flush_lines(&word, sizeof(word));  // another host must not find the memory blank again
@@ -42,13 +40,11 @@ void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]) {
   auto* words = reinterpret_cast<AtomicU64*>(memory.data() + kUuidAt);
   uint64_t found[2] = {words[0].load_relaxed(),
                        words[1].load_relaxed()};  // nobody else writes: the claim is the caller's
-  if (found[0] == 0 || found[1] == 0 ||
-      MARU_MUTANT(kMutantFormatUuidAnew)) {  // none, or half of one, before there was a label
+  if (found[0] == 0 || found[1] == 0) {           // none, or half of one, before there was a label
     std::memcpy(found, uuid, sizeof(found));
     words[0].store_relaxed(found[0]);
     words[1].store_release(found[1]);
-    if (!MARU_MUTANT(kMutantUuidUnflushed))
-      flush_lines(words, sizeof(found));  // before the label, which is known by it
+    flush_lines(words, sizeof(found));  // before the label, which is known by it
   }
   std::memcpy(uuid, found, sizeof(found));
 }

@@ -1,6 +1,5 @@
 #include "libmaru/shm/region/host_claim.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 namespace maru::shm {
@@ -26,8 +25,7 @@ HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id) {
     const HostClaim claim = read_claim(region, i);
     const uint64_t id = region.host(i).machine_id.load_acquire();  // behind the claim
     // Before it detaches it takes its id away. Without a tag the id alone tells: an older version writes it so.
-    const bool is_own = id == machine_id ? claim.tag() == tag || claim.tag() == 0
-                                         : id == 0 && claim.tag() == tag && !MARU_MUTANT(kMutantIdAloneTells);
+    const bool is_own = id == machine_id ? claim.tag() == tag || claim.tag() == 0 : id == 0 && claim.tag() == tag;
     if (claim.is_in_use() && is_own) return {i, claim};
     if (claim.is(HostState::kAttaching) && claim.tag() == tag) begun = {i, claim};
     if (claim.is(HostState::kFree) && free.host == region.hosts()) free = {i, claim};
@@ -37,18 +35,13 @@ HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id) {
 
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from, uint64_t machine_id) {
   if (from.is(HostState::kDead)) return false;
-  const bool is_new = !from.is_in_use() && !MARU_MUTANT(kMutantLiveAtOnce);
+  const bool is_new = !from.is_in_use();
   return change(region, host, from,
                 HostClaim::of(is_new ? HostState::kAttaching : HostState::kLive, from.generation() + 1,
                               HostClaim::tag_of(machine_id)));
 }
 
 bool finish_attach(const ControlRegion& region, uint32_t host, HostClaim from) {
-  if (MARU_MUTANT(kMutantAttachByStore)) {
-    region.host(host).claim.store_release(from.in(HostState::kLive).bits);
-    return true;
-  }
-  if (from.is(HostState::kLive) && MARU_MUTANT(kMutantLiveAtOnce)) return true;
   return from.is(HostState::kAttaching) && change(region, host, from, from.in(HostState::kLive));
 }
 
@@ -69,17 +62,13 @@ bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim fro
                        uint32_t reclaimer_generation) {
   const HostClaim to = HostClaim::dead(from.generation(), reclaimer, reclaimer_generation);
   if (from.is(HostState::kFree) || from == to) return false;
-  if (MARU_MUTANT(kMutantTwoReclaimers)) {
-    region.host(host).claim.store_release(to.bits);
-    return true;
-  }
   return change(region, host, from, to);
 }
 
 bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t generation, uint32_t reclaimer,
                          uint32_t reclaimer_generation) {
   const HostClaim found = read_claim(region, host);
-  if (!found.is_in_use() || (found.generation() != generation && !MARU_MUTANT(kMutantProofOfAnyLife))) return false;
+  if (!found.is_in_use() || found.generation() != generation) return false;
   return declare_host_dead(region, host, found, reclaimer, reclaimer_generation);
 }
 
@@ -87,7 +76,6 @@ bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead) {
   if (dead.reclaimer() >= region.hosts()) return true;  // scribbled on
   // A life that is over stays over, so whatever happens before the caller's CAS, the answer is still right.
   const HostClaim reclaimer = read_claim(region, dead.reclaimer());
-  if (MARU_MUTANT(kMutantTakeOverBySlot)) return !reclaimer.is_in_use();
   return !reclaimer.is_in_use() || (reclaimer.generation() & 0xFFFF) != dead.reclaimer_generation();
 }
 
@@ -100,7 +88,7 @@ bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation)
   const HostClaim free = HostClaim::of(HostState::kFree, generation + 1);
   // Another host may make it SUSPECT between the two looks, and nobody but this one LIVE again. One of an older version drops
   // the tag when it does, and nobody puts one back.
-  for (int tries = 0; tries < (MARU_MUTANT(kMutantLeaveOnce) ? 1 : 3); ++tries) {
+  for (int tries = 0; tries < 3; ++tries) {
     const HostClaim found = read_claim(region, host);
     if (!found.is_in_use() || found.generation() != generation) return false;
     if (change(region, host, found, free)) return true;

@@ -1,6 +1,5 @@
 #include "libmaru/shm/region/page_run.h"
 
-#include "libmaru/shm/mutants.h"
 #include "libmaru/shm/region/flush.h"
 
 #include <algorithm>
@@ -65,15 +64,14 @@ bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t
 
 PageRef grant_run(const ControlRegion& region, LaneId daemon, LaneId to, uint32_t page, uint32_t count, uint64_t mark,
                   uint32_t* ret_blocker) {
-  const bool at_once = MARU_MUTANT(kMutantGrantAtOnce);
-  const PageRef head = take_run(region, at_once ? to : daemon, page, count, ret_blocker);
+  const PageRef head = take_run(region, daemon, page, count, ret_blocker);
   if (head.is_none()) return head;
   format::BlockLine& line = region.block(page);
   line.parent.store_relaxed(head.bits);  // published by the word, as the next
   line.chain.store_relaxed(mark);
   uint64_t own = PageWord::reserved(head.generation(), daemon).bits;
   const uint64_t its = PageWord::reserved(head.generation(), to).bits;
-  if (at_once || line.word.cas_acq_rel(own, its)) return head;  // [pairs page.word]
+  if (line.word.cas_acq_rel(own, its)) return head;  // [pairs page.word]
   if (ret_blocker) *ret_blocker = page;
   return PageRef::none();
 }
@@ -88,8 +86,8 @@ uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<c
     // Another thread of this client may be writing this line. What it fills is no parent of itself, and what it took itself may
     // have a mark of an earlier life.
     const bool is_marked = std::binary_search(marks.begin(), marks.end(), line.chain.load_relaxed()) &&
-                           (line.parent.load_relaxed() == head.bits || MARU_MUTANT(kMutantMarkOfAnyLife));
-    if (is_marked || MARU_MUTANT(kMutantGiveBackUnmarked)) freed += give_back_run(region, lane, head);
+                           line.parent.load_relaxed() == head.bits;
+    if (is_marked) freed += give_back_run(region, lane, head);
   }
   return freed;
 }
@@ -121,10 +119,7 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
   AtomicU64& word = region.block(head.page()).word;
   uint64_t mine = PageWord::reserved(head.generation(), lane).bits;
   if (word.load_acquire() != mine) return 0;  // [pairs page.word]
-  if (MARU_MUTANT(kMutantTailsAfterHead))
-    return word.cas_acq_rel(mine, PageWord::free(head.generation() + 1).bits) + free_tails(region, head.page());
   uint32_t freed = 0, generation = head.generation();
-  if (MARU_MUTANT(kMutantGiveBackUnclaimed)) freed = free_tails(region, head.page());
   if (region.run_pages(head.page()) > 1) {
     // Of several threads that give back one buffer, one goes on: tails are freed by who holds the head for certain.
     const uint64_t renewed = PageWord::reserved(++generation, lane).bits;

@@ -1,6 +1,6 @@
-// Wrong variants of the algorithms, for the simulator's negative controls: `if (MARU_MUTANT(kMutantX)) ...` is constant
-// false in the product and asks the simulator in its build. Each is a rule of the format left out; each must be found by
-// `scripts/sim --mutants`, or the rule is not tested.
+// Wrong variants of the algorithms, for the simulator's negative controls. Each leaves a rule of the format out, and
+// `scripts/sim --mutants` must find each, or the rule is not tested. Those of libmaru/shm are patches (mutants/README.md); the
+// others are in the files of tests/sim that are named here.
 #pragma once
 
 namespace maru {
@@ -101,23 +101,20 @@ enum MutantId : unsigned {
   kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
   kMutantRetiredUnflushed = 122,      // a block is RETIRED in the cache alone of the lane that retires it
   kMutantFeedOverwrittenLate = 130,   // the ring of a feed says that words are gone after writing over them
-  kMutantFeedOverrunUnseen = 131,     // a follower believes its copy of a record without looking whether it was overtaken
-  kMutantFeedEndUnchecked = 132,      // a follower begins at a position and a number of different publications
-  kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
+  kMutantFeedOverrunUnseen = 131,  // a follower believes its copy of a record without looking whether it was overtaken
+  kMutantFeedEndUnchecked = 132,   // a follower begins at a position and a number of different publications
+  kMutantHeaderRelaxed = 121,      // a bucket's header changes by a relaxed step
 
-  kMutantMetadataNotFlushed = 130,     // tests/sim/cast.cc: the metadata is in the publisher's cache alone
-  kMutantMetadataAfterPublish = 131,   // tests/sim/cast.cc: the metadata is written when the block is visible already
-  kMutantMetadataLengthLate = 132,     // a block is visible before its line says how much metadata it has
-  kMutantReadMetadataUnchecked = 133,  // metadata is believed without a pin and without reading the page word again
+  kMutantMetadataNotFlushed = 140,     // tests/sim/cast.cc: the metadata is in the publisher's cache alone
+  kMutantMetadataAfterPublish = 141,   // tests/sim/cast.cc: the metadata is written when the block is visible already
+  kMutantMetadataLengthLate = 142,     // a block is visible before its line says how much metadata it has
+  kMutantReadMetadataUnchecked = 143,  // metadata is believed without a pin and without reading the page word again
 };
 
-}  // namespace maru
+namespace sim {
 
-#if defined(MARU_SIM)
-namespace maru::sim {
+// Whether this run is with that wrong variant.
 bool mutant(unsigned id);
-}
-#define MARU_MUTANT(id) (::maru::sim::mutant(::maru::id))
-#else
-#define MARU_MUTANT(id) (false)
-#endif
+
+}  // namespace sim
+}  // namespace maru

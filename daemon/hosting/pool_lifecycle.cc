@@ -1,4 +1,4 @@
-#include "daemon/hosting/device_commands.h"
+#include "daemon/hosting/pool_lifecycle.h"
 
 #include "daemon/admin/commands.h"
 #include "daemon/base/json_text.h"
@@ -21,14 +21,14 @@ constexpr uint64_t kDeadlineDefaultMs = 60'000, kDeadlineMaxMs = 86'400'000;
 // A pool that is unavailable is tried again after so long, and then after twice as long each time.
 constexpr uint64_t kRetryMs = 1'000, kRetryMaxMs = 60'000;
 constexpr size_t kNamedMax = 16;      // clients, in one text
-constexpr size_t kAdditionsMax = 64;  // threads that read what is to be added
+constexpr size_t kAdditionsMax = 64;  // threads that read descriptions of pools
 
 bool is_memory(const PoolSpec& spec) { return spec.backend == Backend::kMemory; }
 bool is_unavailable(const HostedPool* hosted) {
   return hosted && hosted->condition() == HostedPool::Condition::kUnavailable;
 }
 
-// What a pool lies on, as it is configured: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
+// The configured place of a pool: paths, in one spelling, and "uuid:..." alone, since several pools may want to have
 // any device.
 std::vector<std::string> places_of(const PoolSpec& spec) {
   std::vector<std::string> places;
@@ -60,8 +60,8 @@ std::string shared_place(const PoolSpec& one, const PoolSpec& other) {
 
 }  // namespace
 
-DeviceCommands::DeviceCommands(const Config& config, HostedPools& pools, const LaneWatches& lanes,
-                               const StateDirectory& state, Reread reread, LetIn let_in)
+PoolLifecycle::PoolLifecycle(const Config& config, HostedPools& pools, const LaneWatches& lanes,
+                             const StateDirectory& state, Reread reread, LetIn let_in)
     : config_(config),
       pools_(pools),
       lanes_(lanes),
@@ -69,18 +69,18 @@ DeviceCommands::DeviceCommands(const Config& config, HostedPools& pools, const L
       reread_(std::move(reread)),
       let_in_(std::move(let_in)) {}
 
-HostedPool* DeviceCommands::find(const std::string& name) const {
+HostedPool* PoolLifecycle::find(const std::string& name) const {
   for (const auto& hosted : pools_)
     if (hosted->name() == name && !hosted->is_gone()) return hosted.get();
   return nullptr;
 }
 
-size_t DeviceCommands::index_of(const HostedPool& hosted) const {
+size_t PoolLifecycle::index_of(const HostedPool& hosted) const {
   return size_t(std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) { return one.get() == &hosted; }) -
                 pools_.begin());
 }
 
-std::string DeviceCommands::Client::text() const {
+std::string PoolLifecycle::Client::text() const {
   return std::to_string(who.pid) + " (" +
          (watch          ? watch->command
           : is_elsewhere ? "of another pid namespace"
@@ -89,7 +89,7 @@ std::string DeviceCommands::Client::text() const {
 }
 
 // The watches, and the lanes that have none.
-std::vector<DeviceCommands::Client> DeviceCommands::clients_of(const HostedPool& hosted) const {
+std::vector<PoolLifecycle::Client> PoolLifecycle::clients_of(const HostedPool& hosted) const {
   const size_t index = index_of(hosted);
   std::vector<Client> clients;
   for (const auto& [id, watch] : lanes_.all())
@@ -102,8 +102,8 @@ std::vector<DeviceCommands::Client> DeviceCommands::clients_of(const HostedPool&
 
 // -- adding -----------------------------------------------------------------------------------------------------------
 
-// What stands against one more pool.
-std::string DeviceCommands::why_not(const PoolSpec& spec) const {
+// The reason against one more pool, or nothing.
+std::string PoolLifecycle::why_not(const PoolSpec& spec) const {
   size_t there = 0;
   const auto used_by = [&](const PoolSpec& other) {
     const std::string place = shared_place(spec, other);
@@ -123,7 +123,7 @@ std::string DeviceCommands::why_not(const PoolSpec& spec) const {
          " before one is added";
 }
 
-void DeviceCommands::let_in() {
+void PoolLifecycle::let_in() {
   Config all;
   all.admin_group = config_.admin_group;
   for (const auto& one : pools_)
@@ -131,8 +131,8 @@ void DeviceCommands::let_in() {
   let_in_(others_may_connect(all));
 }
 
-// What is read names users and groups, and a name service answers when it likes.
-json DeviceCommands::add(const json& request, const std::string& who, bool of_owner) {
+// The description names users and groups, and a name service answers when it likes.
+json PoolLifecycle::add(const json& request, const std::string& who, bool of_owner) {
   if (additions_.size() >= kAdditionsMax) return refusal(EBUSY, "too many pools are being added already: try again");
   json reply = {{"reading", true}};
   additions_.reserve(kAdditionsMax);
@@ -152,13 +152,13 @@ json DeviceCommands::add(const json& request, const std::string& who, bool of_ow
     addition.wanted.begin([name, reread = reread_, known] { return in_configuration(name, reread(), known); },
                           std::move(failed));
   }
-  // Nothing is thrown from here on: who would wait for a ticket of something that was not begun?
+  // Nothing is thrown from here on: a ticket of an addition that was not begun would wait for ever.
   addition.ticket = ticket_ = ++last_ticket_;
   additions_.push_back(std::move(addition));
   return reply;
 }
 
-void DeviceCommands::step_additions() {
+void PoolLifecycle::step_additions() {
   for (size_t i = 0; i < additions_.size();) {
     auto wanted = additions_[i].wanted.take();
     if (!wanted) {
@@ -176,8 +176,7 @@ void DeviceCommands::step_additions() {
   }
 }
 
-json DeviceCommands::open_added(uint64_t ticket, const std::string& who, std::string toml,
-                                std::vector<PoolSpec> specs) {
+json PoolLifecycle::open_added(uint64_t ticket, const std::string& who, std::string toml, std::vector<PoolSpec> specs) {
   PoolOpenings::Opening opening;
   opening.specs = std::move(specs);
   for (PoolSpec& spec : opening.specs) {
@@ -197,7 +196,7 @@ json DeviceCommands::open_added(uint64_t ticket, const std::string& who, std::st
 }
 
 // All pools of a request, or where one cannot be, those before it: each is said.
-void DeviceCommands::take_opened() {
+void PoolLifecycle::take_opened() {
   auto ended = openings_.take_ended(state_);
   for (PoolOpenings::Opening& opening : ended) {
     json added = json::array();
@@ -249,9 +248,9 @@ void DeviceCommands::take_opened() {
   if (!ended.empty()) let_in();
 }
 
-std::vector<HostedPool*> DeviceCommands::end_openings() {
+std::vector<HostedPool*> PoolLifecycle::end_openings() {
   std::vector<HostedPool*> came;
-  // What was cut off is begun again by the next marud, if it was written down.
+  // The next marud begins again with a pool that was cut off, if it was written down.
   for (PoolOpenings::Opening& opening : openings_.end())
     for (auto& hosted : opening.opened) {
       came.push_back(hosted.get());
@@ -260,11 +259,11 @@ std::vector<HostedPool*> DeviceCommands::end_openings() {
   return came;
 }
 
-void DeviceCommands::begin_anew(const HostedPool& waiting) {
+void PoolLifecycle::begin_anew(const HostedPool& waiting) {
   openings_.begin({.who = "marud", .specs = {waiting.spec()}, .begins_anew = true}, state_);
 }
 
-void DeviceCommands::begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who) {
+void PoolLifecycle::begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who) {
   PoolOpenings::Opening opening = {.who = who, .specs = {waiting.spec()}};
   opening.memory = std::move(memory);
   opening.record = waiting.record();
@@ -272,11 +271,11 @@ void DeviceCommands::begin_adoption(const HostedPool& waiting, std::unique_ptr<D
 }
 
 // Only a pool that is unavailable; it stays in its place until it is open.
-void DeviceCommands::try_again(const PoolSpec& spec) {
+void PoolLifecycle::try_again(const PoolSpec& spec) {
   openings_.begin({.who = "marud", .specs = {spec}, .tries_again = true}, state_);
 }
 
-void DeviceCommands::step_unavailable(Moment now) {
+void PoolLifecycle::step_unavailable(Moment now) {
   for (const auto& hosted : pools_) {
     if (!is_unavailable(hosted.get()) || !hosted->may_become_available() || openings_.find(hosted->name())) continue;
     Retry& retry = retries_[hosted->name()];
@@ -288,15 +287,16 @@ void DeviceCommands::step_unavailable(Moment now) {
   }
 }
 
-// Nobody removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by now.
-void DeviceCommands::take_place(std::unique_ptr<HostedPool> hosted) {
+// No command removes a pool that waits, or hands it memory while it begins anew; but its access lists may be others by
+// now.
+void PoolLifecycle::take_place(std::unique_ptr<HostedPool> hosted) {
   std::unique_ptr<HostedPool>& place = pools_[index_of(*find(hosted->name()))];
   hosted->set_access(place->spec());
   retries_.erase(hosted->name());
   place = std::move(hosted);
 }
 
-std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
+std::vector<std::string> PoolLifecycle::rescan(const Config& fresh) {
   std::vector<std::string> left;
   for (const PoolSpec& wanted : fresh.pools) {
     PoolSpec spec = wanted;
@@ -331,15 +331,15 @@ std::vector<std::string> DeviceCommands::rescan(const Config& fresh) {
 
 // -- removing ---------------------------------------------------------------------------------------------------------
 
-Notice DeviceCommands::leave_notice(uint64_t session, HostedPool& hosted, Moment now) const {
+Notice PoolLifecycle::leave_notice(uint64_t session, HostedPool& hosted, Moment now) const {
   const uint64_t until_ms = hosted.leaving().deadline_ms;
   const wire::PoolLeaves message = {until_ms > now.monotonic_ms ? until_ms - now.monotonic_ms : 0};
   return {session, {wire::encode(wire::Type::kPoolLeaves, 0, 0, wire::bytes_of(message)), {}}};
 }
 
-json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
-  Removal removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
-                     flag_in(request, "fence"), who};
+json PoolLifecycle::remove(HostedPool& hosted, const json& request, const std::string& who, Moment now) {
+  PoolRemoval removal = {0, &hosted, std::min(number_in(request, "deadline_ms", kDeadlineDefaultMs), kDeadlineMaxMs),
+                         flag_in(request, "fence"), who};
   if (hosted.condition() == HostedPool::Condition::kWaiting) {
     const std::string name = hosted.name();
     if (openings_.find(name))
@@ -356,9 +356,9 @@ json DeviceCommands::remove(HostedPool& hosted, const json& request, const std::
 }
 
 // One after the other. A pool whose memory went away meanwhile has no blocks.
-bool DeviceCommands::step_removals(Moment now) {
+bool PoolLifecycle::step_removals(Moment now) {
   if (removals_.empty()) return false;
-  Removal& removal = removals_.front();
+  PoolRemoval& removal = removals_.front();
   HostedPool& hosted = *removal.hosted;
   const Pool* pool = hosted.serving();
   const auto& states = removal.census.states;
@@ -381,7 +381,7 @@ bool DeviceCommands::step_removals(Moment now) {
   return !removals_.empty();
 }
 
-json DeviceCommands::ask_to_leave(const Removal& removal, Moment now) {
+json PoolLifecycle::ask_to_leave(const PoolRemoval& removal, Moment now) {
   HostedPool& hosted = *removal.hosted;
   const uint64_t deadline_ms = removal.deadline_ms;
   if (auto left = hosted.leave(now.monotonic_ms + deadline_ms, removal.fences); !left)
@@ -397,18 +397,18 @@ json DeviceCommands::ask_to_leave(const Removal& removal, Moment now) {
   return {{"pool", name}, {"clients", clients.size()}, {"deadline_ms", deadline_ms}};
 }
 
-// What was added at run time and could not be started again.
-json DeviceCommands::forget(const std::string& name, const std::string& who) {
+// A pool that was added at run time and could not be started again.
+json PoolLifecycle::forget(const std::string& name, const std::string& who) {
   if (auto forgotten = state_.forget_added(name); !forgotten)
     return refusal(forgotten.error().code, forgotten.error().text());
   log_info("{} removes pool \"{}\", which did not serve: it is not started again", who, name);
   return {{"pool", name}, {"clients", 0}, {"forgotten", true}};
 }
 
-void DeviceCommands::end_clients(HostedPool& hosted) {
+void PoolLifecycle::end_clients(HostedPool& hosted) {
   hosted.leaving().is_fenced = true;
   for (const Client& client : clients_of(hosted)) {
-    // What stands in the pool anybody may have written who may write there: it is no reason to end a process.
+    // Any process that may write to the pool may have written its words: they are no reason to end a process.
     const auto ended = client.has_attached() ? end_process(client.watch->pidfd.get())
                                              : failure(EACCES,
                                                        "end a process that has not attached since marud was "
@@ -421,7 +421,7 @@ void DeviceCommands::end_clients(HostedPool& hosted) {
   }
 }
 
-bool DeviceCommands::step(Moment now) {
+bool PoolLifecycle::step(Moment now) {
   step_additions();
   step_changes(now);
   take_opened();
@@ -431,7 +431,7 @@ bool DeviceCommands::step(Moment now) {
   return more_to_do;
 }
 
-void DeviceCommands::step_leaving(Moment now) {
+void PoolLifecycle::step_leaving(Moment now) {
   for (const auto& hosted : pools_) {
     if (hosted->condition() != HostedPool::Condition::kLeaving) continue;
     if (is_changing(*hosted)) continue;  // it may stay after all: that is being written down
@@ -465,7 +465,7 @@ void DeviceCommands::step_leaving(Moment now) {
 
 // -- commands ---------------------------------------------------------------------------------------------------------
 
-json DeviceCommands::list(Moment now) const {
+json PoolLifecycle::list(Moment now) const {
   json rows = json::array();
   for (const auto& hosted : pools_) {
     if (hosted->is_gone()) continue;
@@ -504,9 +504,9 @@ json DeviceCommands::list(Moment now) const {
   return {{"devices", std::move(rows)}};
 }
 
-json DeviceCommands::run(const std::string& command, const json& request, const std::string& who, Moment now,
-                         bool of_owner) {
-  ticket_ = 0;  // of one before that ended with an exception: nobody has taken it
+json PoolLifecycle::run(const std::string& command, const json& request, const std::string& who, Moment now,
+                        bool of_owner) {
+  ticket_ = 0;  // of an earlier command that ended with an exception: no caller has taken it
   if (command == "device.list") return list(now);
   if (command == "device.add") return add(request, who, of_owner);
   const bool is_known = command == "device.drain" || command == "device.cancel" || command == "device.remove";
@@ -525,17 +525,17 @@ json DeviceCommands::run(const std::string& command, const json& request, const 
 
 // -- draining ---------------------------------------------------------------------------------------------------------
 
-bool DeviceCommands::is_changing(const HostedPool& hosted) const {
+bool PoolLifecycle::is_changing(const HostedPool& hosted) const {
   return std::any_of(changes_.begin(), changes_.end(), [&](const Change& one) { return one.hosted == &hosted; });
 }
 
-void DeviceCommands::save_draining(Change& change) {
+void PoolLifecycle::save_draining(Change& change) {
   change.saved.begin([state = state_, name = change.hosted->name(),
                       drains = change.drains] { return state.save_draining(name, drains); },
                      failure(ENOMEM, "write down whether the pool is drained"));
 }
 
-json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& who) {
+json PoolLifecycle::change(HostedPool& hosted, bool drains, const std::string& who) {
   const auto may = drains ? hosted.may_drain() : hosted.may_cancel();
   if (!may) return refusal(may.error().code, may.error().doing);
   const auto condition = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
@@ -544,14 +544,14 @@ json DeviceCommands::change(HostedPool& hosted, bool drains, const std::string& 
   json reply = {{"pool", hosted.name()}};
   Change begun = {last_ticket_ + 1, &hosted, drains, who, {}};
   save_draining(begun);
-  // Nothing is thrown from here on: one that is not begun would never end, and the pool would be changing for ever. This turn
-  // still looks whether it is written down.
+  // Nothing is thrown from here on: a change that is not begun would never end, and the pool would be changing for
+  // ever. This turn still looks whether it is written down.
   ticket_ = ++last_ticket_;
   changes_.push_back(std::move(begun));
   return reply;
 }
 
-void DeviceCommands::step_changes(Moment now) {
+void PoolLifecycle::step_changes(Moment now) {
   for (size_t i = 0; i < changes_.size();) {
     Change& change = changes_[i];
     if (!change.saved.is_begun()) save_draining(change);  // an exception came after it had been taken

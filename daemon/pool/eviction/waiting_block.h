@@ -5,7 +5,7 @@
 
 namespace maru::daemon {
 
-struct HeldBlock {
+struct WaitingBlock {
   shm::PageRef ref;
   const AtomicU64* pin = nullptr;  // the slot where the last look saw a pin; null: none was seen
 

@@ -1,5 +1,5 @@
 // Removing a pool, without a server: what counts as a client.
-#include "daemon/hosting/device_commands.h"
+#include "daemon/hosting/pool_lifecycle.h"
 #include "daemon/admin/commands.h"
 #include "daemon/admin/metrics.h"
 #include "tests/support/temporary_directory.h"
@@ -70,9 +70,9 @@ class UnwatchedLane : public ::testing::Test {
   }
   Pool& pool() { return *pools_[0]->serving(); }
   nlohmann::json remove(bool fence) {
-    return devices_.run("device.remove",
-                        {{"name", "default"}, {"deadline_ms", kDeadlineMs}, {"discard", true}, {"fence", fence}},
-                        "a test", kNow);
+    return lifecycle_.run("device.remove",
+                          {{"name", "default"}, {"deadline_ms", kDeadlineMs}, {"discard", true}, {"fence", fence}},
+                          "a test", kNow);
   }
 
   test::TemporaryDirectory directory_;
@@ -80,7 +80,7 @@ class UnwatchedLane : public ::testing::Test {
   Config config_;
   HostedPools pools_;
   LaneWatches lanes_;
-  DeviceCommands devices_{config_, pools_, lanes_, state_, [] { return Reading(); }, [](bool) {}};
+  PoolLifecycle lifecycle_{config_, pools_, lanes_, state_, [] { return Reading(); }, [](bool) {}};
   pid_t process_ = 0;
   uint32_t lane_ = 0;
 };
@@ -91,11 +91,11 @@ TEST_F(UnwatchedLane, AdministratorsAddNoPoolThatHasAProgramRun) {
                            "\"\nsize = \"4MiB\"\nprofile = \"shared\"\ncoherent = true\n"
                            "fencing_command = [\"/bin/true\"]\nfencing_names = [\"other\"]\n";
   const auto add = [&](bool of_owner) {
-    devices_.run("device.add", {{"toml", toml}}, "a test", kNow, of_owner);
+    lifecycle_.run("device.add", {{"toml", toml}}, "a test", kNow, of_owner);
     std::vector<LateAnswer> answers;
     EXPECT_TRUE(test::wait_until([&] {
-      devices_.step(kNow);
-      answers = devices_.take_answers();
+      lifecycle_.step(kNow);
+      answers = lifecycle_.take_answers();
       return !answers.empty();
     }));
     return answers.at(0).reply;
@@ -110,17 +110,17 @@ TEST_F(UnwatchedLane, AdministratorsAddNoPoolThatHasAProgramRun) {
 // Or whoever watches it for restarts sees one whenever the two clocks of a scrape were read a millisecond apart.
 TEST_F(UnwatchedLane, MarudStartedWhenItDidWhateverTheClockSaysNow) {
   for (const uint64_t now_unix_ms : {kNow.unix_ms, kNow.unix_ms + 1, kNow.unix_ms - 3'600'000}) {
-    const AdminView view = {pools_, lanes_, 0, 1234567, 5, now_unix_ms, kNow.monotonic_ms, &devices_};
+    const AdminView view = {pools_, lanes_, 0, 1234567, 5, now_unix_ms, kNow.monotonic_ms, &lifecycle_};
     EXPECT_EQ(snapshot_of(view, "no pool").start_unix_ms, 1234567u);
   }
 }
 
 TEST_F(UnwatchedLane, HoldsThePool) {
-  EXPECT_TRUE(devices_.is_held(*pools_[0])) << "or marud's end would give up memory that the next one is handed back";
+  EXPECT_TRUE(lifecycle_.is_held(*pools_[0])) << "or marud's end would give up memory that the next one is handed back";
   EXPECT_EQ(remove(false).value("clients", 0), 1);
-  devices_.step(kNow);
+  lifecycle_.step(kNow);
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kLeaving);
-  devices_.step(kLater);
+  lifecycle_.step(kLater);
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kServing);
   EXPECT_NE(pools_[0]->stays_because().find(std::to_string(process_)), std::string::npos) << pools_[0]->stays_because();
 }
@@ -128,12 +128,12 @@ TEST_F(UnwatchedLane, HoldsThePool) {
 TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
   remove(false);
   pool().client_died(lane_);
-  EXPECT_FALSE(devices_.is_held(*pools_[0]));
-  devices_.step(kNow);
+  EXPECT_FALSE(lifecycle_.is_held(*pools_[0]));
+  lifecycle_.step(kNow);
   ASSERT_FALSE(pools_[0]->is_gone()) << "before it was taken back";
   pool().turn(kNow.unix_ms);
   EXPECT_TRUE(test::wait_until([&] {
-    devices_.step(kNow);
+    lifecycle_.step(kNow);
     return pools_[0]->is_gone();
   }));
 }
@@ -141,9 +141,9 @@ TEST_F(UnwatchedLane, LetsThePoolGoWhenItsProcessIsGone) {
 // Whoever may write to the pool may have written any process there before marud was started.
 TEST_F(UnwatchedLane, IsNamedAndItsProcessNotEnded) {
   remove(true);
-  devices_.step(kLater);
+  lifecycle_.step(kLater);
   constexpr Moment kLast = {kLater.unix_ms + 3'600'000, kLater.monotonic_ms + 3'600'000};
-  devices_.step(kLast);
+  lifecycle_.step(kLast);
   EXPECT_EQ(::waitpid(process_, nullptr, WNOHANG), 0) << "it lives";
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kServing);
   for (const std::string& said : {std::to_string(process_), std::string("only the pool says")})
@@ -154,19 +154,19 @@ TEST_F(UnwatchedLane, IsNamedAndItsProcessNotEnded) {
 TEST_F(UnwatchedLane, IsDrainedAndCalledBackWhereTheAnswerFindsNoMemoryAtFirst) {
   for (const bool drains : {true, false}) {
     const nlohmann::json asked =
-        devices_.run(drains ? "device.drain" : "device.cancel", {{"name", "default"}}, "a test", kNow);
+        lifecycle_.run(drains ? "device.drain" : "device.cancel", {{"name", "default"}}, "a test", kNow);
     ASSERT_FALSE(asked.contains("error")) << asked.dump();
-    std::vector<LateAnswer> answers = devices_.take_answers();
+    std::vector<LateAnswer> answers = lifecycle_.take_answers();
     bool has_failed = !answers.empty();  // written down at once: nothing is left to fail
     EXPECT_TRUE(test::wait_until([&] {
       fails_of = has_failed ? 0 : sizeof(LateAnswer);
       try {
-        devices_.step(kNow);
+        lifecycle_.step(kNow);
       } catch (const std::bad_alloc&) {
         has_failed = true;
       }
       fails_of = 0;
-      if (answers.empty()) answers = devices_.take_answers();
+      if (answers.empty()) answers = lifecycle_.take_answers();
       return !answers.empty();
     }));
     EXPECT_TRUE(has_failed) << "the test would prove nothing";
@@ -174,7 +174,7 @@ TEST_F(UnwatchedLane, IsDrainedAndCalledBackWhereTheAnswerFindsNoMemoryAtFirst) 
     EXPECT_EQ(answers[0].reply.code, 0) << answers[0].reply.text;
     const auto expected = drains ? HostedPool::Condition::kDraining : HostedPool::Condition::kServing;
     EXPECT_EQ(pools_[0]->condition(), expected);
-    for (int turns = 0; turns < 3; ++turns) devices_.step(kNow);
+    for (int turns = 0; turns < 3; ++turns) lifecycle_.step(kNow);
     EXPECT_EQ(state_.is_draining("default"), drains);
   }
 }
@@ -182,9 +182,9 @@ TEST_F(UnwatchedLane, IsDrainedAndCalledBackWhereTheAnswerFindsNoMemoryAtFirst) 
 // A command whose reply finds no memory is over for who asked, and the next one is not answered in its place.
 TEST_F(UnwatchedLane, ANumberThatNobodyTookIsNotTheNextCommands) {
   const nlohmann::json drain = {{"name", "default"}};
-  EXPECT_FALSE(devices_.run("device.drain", drain, "a test", kNow).contains("error"));
-  EXPECT_TRUE(devices_.run("device.drain", {{"name", "absent"}}, "a test", kNow).contains("error"));
-  EXPECT_EQ(devices_.take_ticket(), 0u);
+  EXPECT_FALSE(lifecycle_.run("device.drain", drain, "a test", kNow).contains("error"));
+  EXPECT_TRUE(lifecycle_.run("device.drain", {{"name", "absent"}}, "a test", kNow).contains("error"));
+  EXPECT_EQ(lifecycle_.take_ticket(), 0u);
 }
 
 class WatchedLane : public UnwatchedLane {
@@ -196,7 +196,7 @@ class WatchedLane : public UnwatchedLane {
     return lanes_.add(std::move(one));
   }
   int refused(const nlohmann::json& request) {
-    const AdminView view = {pools_, lanes_, 0, 0, 0, kNow.unix_ms, kNow.monotonic_ms, &devices_};
+    const AdminView view = {pools_, lanes_, 0, 0, 0, kNow.unix_ms, kNow.monotonic_ms, &lifecycle_};
     said_ = fence_client(view, request, "a test");
     return said_.value("errno", 0);
   }
@@ -215,7 +215,7 @@ class WatchedLane : public UnwatchedLane {
 TEST_F(WatchedLane, IsEndedWithThePoolWhenItHasAttached) {
   watch(true);
   remove(true);
-  devices_.step(kLater);
+  lifecycle_.step(kLater);
   EXPECT_TRUE(is_ended());
   EXPECT_EQ(pools_[0]->condition(), HostedPool::Condition::kLeaving) << "until its end was seen";
 }
@@ -223,7 +223,7 @@ TEST_F(WatchedLane, IsEndedWithThePoolWhenItHasAttached) {
 TEST_F(WatchedLane, OfThePoolsWordAloneIsNotEnded) {
   watch(false);
   remove(true);
-  devices_.step(kLater);
+  lifecycle_.step(kLater);
   EXPECT_TRUE(lives());
   EXPECT_EQ(refused({{"pid", process_}}), EACCES);
   EXPECT_NE(said_.dump().find("has not attached since marud was started"), std::string::npos) << said_.dump();

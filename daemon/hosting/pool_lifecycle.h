@@ -1,13 +1,14 @@
-// Pools that come and go while marud runs: added from a file or from the configuration, drained, removed. A pool that is gone
-// keeps its place among the hosted pools, because lanes name pools by their index; its name may be used again.
+// The life of pools while marud runs: added from a file or from the configuration, drained, removed. A pool that is
+// gone keeps its place among the hosted pools, because lanes name pools by their index; its name may be used again.
 //
-// Removing. Every client that is attached gets a message and detaches when it has released its last view. When no lane is left
-// the device is closed. At the deadline those that stay are named, and the pool goes on as before; with `fence` they get
-// SIGKILL instead. If marud dies here: it was draining, and the next marud goes on with that; or it was not, and it serves.
+// Removing. Every attached client gets a message and detaches when it has released its last view. When no lane is left
+// the device is closed. At the deadline the remaining clients are named, and the pool goes on as before; with `fence`
+// they get SIGKILL instead. If marud dies here: the pool was draining, and the next marud goes on with that; or it was
+// not, and it serves.
 //
-// Adding. One thread reads what is wanted, another opens the pools (pool_openings.h), and marud serves others meanwhile; the
-// answer comes when they serve. What came as the text of a file is written down first, so the next marud starts them, too,
-// whatever becomes of this one.
+// Adding. One thread reads the description, another opens the pools (pool_openings.h), and marud serves others
+// meanwhile; the answer comes when they serve. The text of a file is written down first, so the next marud starts its
+// pools, too, whatever becomes of this one.
 #pragma once
 
 #include "daemon/admin/admin.h"
@@ -33,14 +34,14 @@
 namespace maru::daemon {
 
 struct Moment {
-  uint64_t unix_ms;       // for what others see
+  uint64_t unix_ms;       // for replies and shared words
   uint64_t monotonic_ms;  // for deadlines
 };
 
-// What a session is sent unasked.
+// A message that a session is sent unasked.
 struct Notice {
   uint64_t session;
-  Packet packet;
+  OutgoingPacket packet;
 };
 
 // The answer to a command, given later.
@@ -49,18 +50,18 @@ struct LateAnswer {
   AdminReply reply;
 };
 
-class DeviceCommands {
+class PoolLifecycle {
  public:
   using LetIn = std::function<void(bool others)>;  // whether users other than marud's may connect
 
-  DeviceCommands(const Config& config, HostedPools& pools, const LaneWatches& lanes, const StateDirectory& state,
-                 Reread reread, LetIn let_in);
+  PoolLifecycle(const Config& config, HostedPools& pools, const LaneWatches& lanes, const StateDirectory& state,
+                Reread reread, LetIn let_in);
 
   // "device.list"; "device.add" {name, or toml: text}; "device.drain", "device.cancel" {name};
   // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log. `of_owner`: of root or marud's own user.
   nlohmann::json run(const std::string& command, const nlohmann::json& request, const std::string& who, Moment now,
                      bool of_owner = false);
-  // What the last command wants to be sent.
+  // The messages that the last command has for clients.
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
   // Not 0: the last command is answered later, under this number.
   uint64_t take_ticket() { return std::exchange(ticket_, 0); }
@@ -68,8 +69,8 @@ class DeviceCommands {
   bool is_opening() const { return !openings_.is_idle(); }
   Notice leave_notice(uint64_t session, HostedPool& hosted, Moment now) const;
 
-  // Nobody handed the memory of this waiting pool back in time: a thread makes other memory, and the pool that is opened on
-  // it takes the place of this one.
+  // No client handed the memory of this waiting pool back in time: a thread makes other memory, and the pool that is
+  // opened on it takes the place of this one.
   void begin_anew(const HostedPool& waiting);
   bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
   // Its own memory was handed back: a thread looks through the pool on it, which then takes the place of this one. `who`: for
@@ -85,15 +86,15 @@ class DeviceCommands {
   bool step(Moment now);
   // Whether a process has a lane of this pool, watched or not.
   bool is_held(const HostedPool& hosted) const { return !clients_of(hosted).empty(); }
-  // At the end of marud: what is being opened is ended, or kept if it is open. Waits a few seconds at most. Returns the pools
-  // that came, or came in the place of others.
+  // At the end of marud: ends a pool that is being opened, or keeps it if it is open. Waits a few seconds at most.
+  // Returns the pools that came, or came in the place of others.
   std::vector<HostedPool*> end_openings();
-  // Who may connect to the socket, after pools came or access lists changed.
+  // Says again which users may connect to the socket, after pools came or access lists changed.
   void let_in();
 
  private:
   // A pool in memory that shall be removed, if it holds no block: every page is looked at, some of them each turn.
-  struct Removal {
+  struct PoolRemoval {
     uint64_t ticket;
     HostedPool* hosted;  // stays where it is: a pool that is gone keeps its place
     uint64_t deadline_ms;
@@ -102,7 +103,7 @@ class DeviceCommands {
     metrics::PageCensus census = {};
   };
 
-  // "device.add" while it is read what is wanted: the specs, or why there are none.
+  // "device.add" while the description is read: the specs, or why there are none.
   using Wanted = Result<std::vector<PoolSpec>>;
   struct Addition {
     uint64_t ticket;
@@ -113,7 +114,7 @@ class DeviceCommands {
 
   // "device.drain" or "device.cancel" while it is written down.
   struct Change {
-    uint64_t ticket;  // 0: nobody waits for it
+    uint64_t ticket;  // 0: no request waits for it
     HostedPool* hosted;
     bool drains;
     std::string who;
@@ -131,7 +132,7 @@ class DeviceCommands {
   void take_place(std::unique_ptr<HostedPool> hosted);
   bool step_removals(Moment now);
   void step_leaving(Moment now);
-  nlohmann::json ask_to_leave(const Removal& removal, Moment now);
+  nlohmann::json ask_to_leave(const PoolRemoval& removal, Moment now);
   nlohmann::json list(Moment now) const;
   nlohmann::json change(HostedPool& hosted, bool drains, const std::string& who);
   bool is_changing(const HostedPool& hosted) const;
@@ -140,7 +141,7 @@ class DeviceCommands {
   nlohmann::json open_added(uint64_t ticket, const std::string& who, std::string toml, std::vector<PoolSpec> specs);
   nlohmann::json forget(const std::string& name, const std::string& who);
   nlohmann::json remove(HostedPool& hosted, const nlohmann::json& request, const std::string& who, Moment now);
-  // Who has a lane of a pool.
+  // A process with a lane of a pool.
   struct Client {
     ClientIdentity who;
     const LaneWatch* watch;     // null: a process from before a restart that cannot be watched yet
@@ -162,7 +163,7 @@ class DeviceCommands {
   std::vector<Change> changes_;
   uint64_t ticket_ = 0, last_ticket_ = 0;
   std::vector<LateAnswer> answers_;
-  std::vector<Removal> removals_;
+  std::vector<PoolRemoval> removals_;
   std::set<std::string> removed_;
   std::string refused_said_;  // why memory that was handed back did not become a pool
   // When an unavailable pool is tried again, and how long after that.
