@@ -1,6 +1,6 @@
 // Answers of servers to maru-tierd's tiers: of S3 a list, an error, headers, and an object in pieces; of Redis replies as
-// they come over the wire. The first byte says which. A load writes nothing beyond the memory of its request (which a sanitizer
-// sees, and a margin here), and what succeeds is what was stored.
+// they come over the wire. The first byte says which. A load writes nothing beyond the memory of its request: a sanitizer
+// sees that, and a margin here. A load that succeeds has the bytes that were stored.
 #include "daemon/tierd/tiers/resp_operation.h"
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_operation.h"

@@ -1,4 +1,4 @@
-// The tier in S3: what it signs, what it believes, and what it does when the server or the configuration is wrong. The server
+// The tier in S3: its signatures, its checks of answers, and its errors when the server or the configuration is wrong. The server
 // verifies each signature by a reading of its own.
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_object.h"
