@@ -1,5 +1,5 @@
-// Two hosts with one bucket of S3, or with one Redis: each finds the other's blocks, whole, and none that the other has deleted.
-// Each host is a marud with a pool of its own, and a maru-tierd.
+// Two hosts with one bucket of S3, or with one Redis: each finds the other's blocks, whole, and none that the other has
+// deleted. Each host is a marud with a pool of its own, and a maru-tierd.
 #include "libmaru/prefetch/message.h"
 #include "tests/support/block_content.h"
 #include "tests/support/temporary_directory.h"

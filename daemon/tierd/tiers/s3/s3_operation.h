@@ -1,5 +1,5 @@
-// A request to S3, and the bytes of its object so far. They come from outside, in pieces and parts. No bytes make this class write
-// beyond the memory of the request, and no load succeeds that does not verify.
+// A request to S3, and the bytes of its object so far. They come from outside, in pieces and parts. No bytes make this class
+// write beyond the memory of the request, and no load succeeds that does not verify.
 #pragma once
 
 #include "daemon/tierd/tiers/s3/s3_object.h"
