@@ -1,12 +1,13 @@
 // Answers of servers to maru-tierd's tiers: of S3 a list, an error, headers, and an object in pieces; of Redis replies as
-// they come over the wire. The first byte says which. A load writes nothing beyond the memory of its request (which a sanitizer
-// sees, and a margin here), and what succeeds is what was stored.
+// they come over the wire. The first byte says which. A load writes nothing beyond the memory of its request: a sanitizer
+// sees that, and a margin here. A load that succeeds has the bytes that were stored.
 #include "daemon/tierd/tiers/resp_operation.h"
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_operation.h"
 #include "tests/fuzz/target.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <hiredis/hiredis.h>
 #include <memory>
@@ -93,6 +94,7 @@ void read_replies(Reader& reader) {
   operation.key = kKey;
   operation.answers_left = 1;
   const std::unique_ptr<redisReader, void (*)(redisReader*)> replies(redisReaderCreate(), redisReaderFree);
+  const bool places_chunks = reader.number(1) % 2 != 0;  // before the library copies them, as the tier does
   const std::vector<uint8_t> bytes = reader.bytes(reader.left());
   redisReaderFeed(replies.get(), reinterpret_cast<const char*>(bytes.data()), bytes.size());
   while (operation.answers_left > 0) {
@@ -100,7 +102,12 @@ void read_replies(Reader& reader) {
     if (redisReaderGetReply(replies.get(), &found) != REDIS_OK || found == nullptr) return load.must_be_within(false);
     const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
     --operation.answers_left;
-    operation.take(*static_cast<redisReply*>(found));
+    auto& answer = *static_cast<redisReply*>(found);
+    if (places_chunks && answer.type == REDIS_REPLY_STRING && operation.place_chunk({answer.str, answer.len})) {
+      std::free(answer.str);
+      answer.str = nullptr;
+    }
+    operation.take(answer);
     if (operation.answers_left == 0 && operation.asks_on() && operation.accept_head())
       operation.answers_left = operation.head.chunks();
   }
@@ -164,10 +171,15 @@ std::vector<Input> first_inputs() {
   std::string replies = bulk(head);
   for (uint64_t at = 0; at < kPayloadBytes; at += kChunkBytes) replies += bulk(payload().substr(at, kChunkBytes));
   for (const unsigned kind : {0u, 1u, 2u, 3u})
-    inputs.push_back(Writer().number(kReplies, 1).number(kind, 1).bytes(replies).take());
-  inputs.push_back(Writer().number(kReplies, 1).number(1, 1).bytes(std::string("-MOVED 1 host:1\r\n")).take());
+    inputs.push_back(Writer().number(kReplies, 1).number(kind, 1).number(kind, 1).bytes(replies).take());
   inputs.push_back(
-      Writer().number(kReplies, 1).number(1, 1).bytes(std::string("$-1\r\n+OK\r\n:5\r\n*1\r\n$1\r\nx\r\n")).take());
+      Writer().number(kReplies, 1).number(1, 1).number(0, 1).bytes(std::string("-MOVED 1 host:1\r\n")).take());
+  inputs.push_back(Writer()
+                       .number(kReplies, 1)
+                       .number(1, 1)
+                       .number(0, 1)
+                       .bytes(std::string("$-1\r\n+OK\r\n:5\r\n*1\r\n$1\r\nx\r\n"))
+                       .take());
   return inputs;
 }
 

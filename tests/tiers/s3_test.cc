@@ -1,5 +1,5 @@
-// The tier in S3: what it signs, what it believes, and what it does when the server or the configuration is wrong. The server
-// verifies each signature by a reading of its own.
+// The tier in S3: its signatures, its checks of answers, and its errors when the server or the configuration is wrong. The
+// server verifies each signature by a reading of its own.
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_object.h"
 #include "daemon/tierd/tiers/s3/sigv4.h"

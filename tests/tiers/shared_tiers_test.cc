@@ -1,5 +1,5 @@
-// Two hosts with one bucket of S3, or with one Redis: each finds what the other has stored, whole, and forgets what the other
-// has deleted. Each host is a marud with a pool of its own, and a maru-tierd.
+// Two hosts with one bucket of S3, or with one Redis: each finds the other's blocks, whole, and none that the other has
+// deleted. Each host is a marud with a pool of its own, and a maru-tierd.
 #include "libmaru/prefetch/message.h"
 #include "tests/support/block_content.h"
 #include "tests/support/temporary_directory.h"
@@ -62,7 +62,7 @@ void expect_shared(const std::string& table) {
   EXPECT_EQ(two.fetch(keys), 0u);
   one.store(keys);
   EXPECT_EQ(two.fetch(keys), keys.size());
-  // What it has loaded is not written again, and what it stores the other one finds.
+  // It does not write a block again that it has loaded. The first host finds the blocks of the second.
   EXPECT_EQ(two.stored(), 0u);
   two.store({"other 0", "other 1"});
   EXPECT_EQ(one.fetch({"other 0", "other 1"}), 2u);

@@ -53,15 +53,23 @@ bool RespOperation::accept_head() {
   return true;
 }
 
+bool RespOperation::place_chunk(std::string_view bytes) {
+  if (request.kind != MARU_TIER_LOAD || next_chunk == 0 || result != 0 || bytes.empty() ||
+      bytes.size() != std::min(head.chunk_bytes, head.payload_bytes - chunk_begin()))
+    return false;
+  std::memcpy(static_cast<char*>(request.payload) + chunk_begin(), bytes.data(), bytes.size());
+  return true;
+}
+
 void RespOperation::take_chunk(const redisReply& reply) {
-  const uint64_t at = (next_chunk++ - 1) * head.chunk_bytes;
-  const uint64_t expected = std::min(head.chunk_bytes, head.payload_bytes - at);
+  const uint64_t expected = std::min(head.chunk_bytes, head.payload_bytes - chunk_begin());
   if (reply.type != REDIS_REPLY_STRING)
     result = -ENOENT;  // the server has evicted a part
   else if (uint64_t(reply.len) != expected)
     result = -EBADMSG;
-  else if (result == 0)
-    std::memcpy(static_cast<char*>(request.payload) + at, reply.str, expected);
+  else if (result == 0 && reply.str)
+    place_chunk(text_of(reply));
+  ++next_chunk;
 }
 
 }  // namespace maru::tierd

@@ -1,5 +1,5 @@
-// A request to a Redis, and what its answers make of it. Answers come from outside: whatever they are, nothing is written
-// beyond the memory of the request.
+// A request to a Redis, and its state after each answer. Answers come from outside: none of them, hostile ones included, makes
+// this class write beyond the memory of the request.
 #pragma once
 
 #include "daemon/tierd/tiers/resp_value.h"
@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 struct redisReply;
 
@@ -23,8 +24,11 @@ struct RespOperation {
   uint64_t next_chunk = 0;  // of a load: whose answer comes next, counted from 1; 0 is the head
   int result = 0;
 
-  // The answer to the next of its commands. Returns what is wrong with the server, for people; empty: nothing.
+  // The answer to the next of its commands. Returns the server's trouble, for people; empty: there is none.
   std::string take(const redisReply& reply);
+  // A string that the library has in its buffer, and would copy into an answer: if it is the chunk that this load waits for, it
+  // goes to the memory of the request at once, and the answer has its length alone. False: it does not.
+  bool place_chunk(std::string_view bytes);
   // Its head was the last answer, and it needs more of the entry.
   bool asks_on() const;
   // After that: takes the attributes. False: the entry is not the one that was asked for, and `result` says so.
@@ -33,6 +37,7 @@ struct RespOperation {
  private:
   bool take_head(const redisReply& reply);
   void take_chunk(const redisReply& reply);
+  uint64_t chunk_begin() const { return (next_chunk - 1) * head.chunk_bytes; }
 };
 
 }  // namespace maru::tierd

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
@@ -92,6 +93,13 @@ Result<void> RespTier::connect() {
   // From here on many commands are under way, and the thread waits in poll().
   context_->flags &= ~REDIS_BLOCK;
   context_->reader->maxbuf = 0;  // its buffer is kept, as the next answers are as large
+  if (!library_replies_) library_replies_ = context_->reader->fn;
+  replies_ = *library_replies_;
+  replies_.createString = [](const redisReadTask* task, char* bytes, size_t length) {
+    return static_cast<RespTier*>(task->privdata)->create_string(task, bytes, length);
+  };
+  context_->reader->fn = &replies_;
+  context_->reader->privdata = this;
   ::fcntl(context_->fd, F_SETFL, ::fcntl(context_->fd, F_GETFL) | O_NONBLOCK);
   pause_ = kPauseMin;
   const std::lock_guard lock(mutex_);
@@ -162,6 +170,18 @@ bool RespTier::break_off(int code) {
   broken_ = std::generic_category().message(code);
   if (context_->reader->err != 0) broken_ = context_->reader->errstr;
   return false;
+}
+
+// As the library's own function, but for chunks, which would be copied twice.
+void* RespTier::create_string(const redisReadTask* task, char* bytes, size_t length) {
+  const bool is_chunk = task->type == REDIS_REPLY_STRING && !task->parent && !waiting_.empty() &&
+                        waiting_.front()->place_chunk({bytes, length});
+  if (!is_chunk) return library_replies_->createString(task, bytes, length);
+  auto* const reply = static_cast<redisReply*>(std::calloc(1, sizeof(redisReply)));  // freeReplyObject() frees it
+  if (!reply) return nullptr;
+  reply->type = task->type;
+  reply->len = length;
+  return reply;
 }
 
 bool RespTier::take_replies() {

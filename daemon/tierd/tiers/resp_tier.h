@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <deque>
+#include <hiredis/read.h>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,6 +69,7 @@ class RespTier {
   bool exchange();           // false: the connection is over
   bool break_off(int code);  // false
   bool take_replies();
+  void* create_string(const redisReadTask* task, char* bytes, size_t length);
   void end(RespOperation& operation, int result);
   void lose(int code, const std::string& why);
 
@@ -84,7 +86,9 @@ class RespTier {
 
   // The thread's.
   std::unique_ptr<redisContext, CloseContext> context_;
-  std::deque<std::unique_ptr<RespOperation>> waiting_;  // in the order of their answers
+  std::deque<std::unique_ptr<RespOperation>> waiting_;          // in the order of their answers
+  redisReplyObjectFunctions replies_ = {};                      // the library's, and one of our own
+  const redisReplyObjectFunctions* library_replies_ = nullptr;  // its own
   RespOutput output_;
   std::vector<char> input_ = std::vector<char>(kInputBytes);
   std::string broken_;          // why the connection is over

@@ -43,7 +43,7 @@ std::vector<LogEntry> scan_region(std::span<const std::byte> region, const LogId
 
 namespace {
 
-constexpr size_t kRecoveryThreads = 4;  // a device has room for some reads, and a processor for what has been read
+constexpr size_t kRecoveryThreads = 4;  // so that a device reads while a processor takes the entries out of footers
 
 void block_signals() {
   sigset_t all;

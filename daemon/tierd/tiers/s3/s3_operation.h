@@ -1,5 +1,5 @@
-// A request to S3, and what has come of its object. Bytes come from outside, in pieces and parts: whatever they are, nothing is
-// written beyond the memory of the request, and no load succeeds that does not verify.
+// A request to S3, and the bytes of its object so far. They come from outside, in pieces and parts. No bytes make this class
+// write beyond the memory of the request, and no load succeeds that does not verify.
 #pragma once
 
 #include "daemon/tierd/tiers/s3/s3_object.h"
@@ -18,7 +18,7 @@ struct S3Operation {
   std::chrono::steady_clock::time_point deadline;
   S3Head head;
   bool has_head = false;
-  std::string head_bytes;  // of a store: what is sent; else what has come of it
+  std::string head_bytes;  // of a store: to be sent; else received so far
   int result = 0;          // the first that was not 0
   // Of a load:
   size_t parts_open = 0;
