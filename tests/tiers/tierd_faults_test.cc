@@ -137,7 +137,8 @@ TEST_F(TierdFaults, ErrorsAndGoneEntriesAreMisses) {
 }
 
 TEST_F(TierdFaults, LateAnswersReviveNothing) {
-  run(faulty("slow = 4\nslow_ms = 120\nseed = " + std::to_string(seed_ % 1000),
+  run(
+      faulty("slow = 4\nslow_ms = 120\nseed = " + std::to_string(seed_ % 1000),
              "load_timeout_ms = 40\nstore_timeout_ms = 60\n"),
       [&] { return operations("load", "timed_out") + operations("lookup", "timed_out") > 0; }, false);
   tierd_->stop();
@@ -145,7 +146,8 @@ TEST_F(TierdFaults, LateAnswersReviveNothing) {
 }
 
 TEST_F(TierdFaults, HangingOperationsHoldUpNobody) {
-  run(faulty("hang = 40\nseed = " + std::to_string(seed_ % 1000), "load_timeout_ms = 50\nstore_timeout_ms = 100\n"),
+  run(
+      faulty("hang = 40\nseed = " + std::to_string(seed_ % 1000), "load_timeout_ms = 50\nstore_timeout_ms = 100\n"),
       [&] { return tierd_->tier()["in_flight"] > 0; }, false);
   tierd_->kill();
   expect_order();
