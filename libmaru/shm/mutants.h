@@ -100,15 +100,18 @@ enum MutantId : unsigned {
   kMutantUnpinRelaxed = 119,          // a pin ends by a relaxed store
   kMutantPinWordAcquire = 120,        // a pin reads the page word by an acquire load
   kMutantRetiredUnflushed = 122,      // a block is RETIRED in the cache alone of the lane that retires it
-  kMutantFeedOverwrittenLate = 130,   // the ring of a feed says that words are gone after writing over them
-  kMutantFeedOverrunUnseen = 131,     // a follower believes its copy of a record without looking whether it was overtaken
-  kMutantFeedEndUnchecked = 132,      // a follower begins at a position and a number of different publications
-  kMutantHeaderRelaxed = 121,         // a bucket's header changes by a relaxed step
+  kMutantFeedOverwrittenLate = 134,   // the ring of a feed says that words are gone after writing over them
+  kMutantFeedOverrunUnseen = 135,  // a follower believes its copy of a record without looking whether it was overtaken
+  kMutantFeedEndUnchecked = 136,   // a follower begins at a position and a number of different publications
+  kMutantHeaderRelaxed = 121,      // a bucket's header changes by a relaxed step
 
   kMutantMetadataNotFlushed = 130,     // tests/sim/cast.cc: the metadata is in the publisher's cache alone
   kMutantMetadataAfterPublish = 131,   // tests/sim/cast.cc: the metadata is written when the block is visible already
   kMutantMetadataLengthLate = 132,     // a block is visible before its line says how much metadata it has
   kMutantReadMetadataUnchecked = 133,  // metadata is believed without a pin and without reading the page word again
+  kMutantDeviceReadsUnpinned = 137,    // tests/sim/scenario_tier.cc: a pin ends before the device has read the block
+  kMutantDeviceOutlivesOwner = 138,    // the same: a client is dead for marud while a device still writes into its page
+  kMutantPublishBeforeDevice = 139,    // the same: a block is published before the device has written all of it
 };
 
 }  // namespace maru
