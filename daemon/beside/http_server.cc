@@ -21,6 +21,7 @@ namespace {
 constexpr unsigned kConnectionsMax = 32;
 constexpr unsigned kIdleSeconds = 15;
 constexpr size_t kMemoryOfConnection = 16u << 10;
+constexpr size_t kBodyMax = 4u << 10;
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
 
 struct LoopbackAddress {
@@ -70,33 +71,53 @@ HttpSettings read_http(ConfigTable table) {
 // -- requests ---------------------------------------------------------------------------------------------------------
 
 struct HttpServer::Answering {
-  static MHD_Result send(MHD_Connection* connection, unsigned status, const char* type, const std::string& body) {
+  static MHD_Result send(MHD_Connection* connection, unsigned status, const char* type, const std::string& body,
+                         const char* allowed = "GET, HEAD") {
     MHD_Response* response =
         MHD_create_response_from_buffer(body.size(), const_cast<char*>(body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    if (status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, allowed);
     const MHD_Result queued = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return queued;
   }
 
+  struct Body {
+    std::string text;
+    bool is_too_long = false;
+  };
+
+  static void on_end(void*, MHD_Connection*, void** context, MHD_RequestTerminationCode) {
+    delete static_cast<Body*>(*context);
+  }
+
+  // The path as it was asked for: the program's handler decodes it.
+  static size_t on_percent(void*, MHD_Connection*, char* text) { return std::strlen(text); }
+
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* path, const char* method,
-                               const char*, const char*, size_t* upload_bytes, void** context) {
-    // The first call has the headers alone; a body is refused by closing the connection behind the answer.
-    static int seen;
+                               const char*, const char* upload, size_t* upload_bytes, void** context) {
+    // The first call has the headers alone.
     if (*context == nullptr) {
-      *context = &seen;
+      *context = new Body;
       return MHD_YES;
     }
+    Body& body = *static_cast<Body*>(*context);
     if (*upload_bytes != 0) {
+      body.is_too_long = body.is_too_long || body.text.size() + *upload_bytes > kBodyMax;
+      if (!body.is_too_long) body.text.append(upload, *upload_bytes);
       *upload_bytes = 0;
       return MHD_YES;
     }
-    const HttpServer& server = *static_cast<const HttpServer*>(self);
+    const Entrance& entrance = *static_cast<const Entrance*>(self);
+    const HttpServer& server = entrance.server;
     const std::string_view wanted = path;
+    if (body.is_too_long)
+      return send(connection, MHD_HTTP_CONTENT_TOO_LARGE, "text/plain", "A body has at most 4096 bytes here.\n");
+    if (const auto reply = server.handlers_.call({method, path, body.text, entrance.is_unix}))
+      return send(connection, reply->status, "application/json", reply->json, "GET, HEAD, PUT, DELETE");
     if (std::strcmp(method, MHD_HTTP_METHOD_GET) != 0 && std::strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-      return send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain", "Only GET and HEAD are answered here.\n");
+      return send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain", "This path takes GET and HEAD.\n");
     if (wanted == "/metrics")
       return send(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", server.counters_.text());
     if (wanted == "/healthcheck")
@@ -108,12 +129,14 @@ struct HttpServer::Answering {
 
 // -- sockets ----------------------------------------------------------------------------------------------------------
 
-Result<void> HttpServer::serve(FileDescriptor listener) {
-  MHD_Daemon* daemon =
-      MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL, 0, nullptr, nullptr, &Answering::on_request,
-                       this, MHD_OPTION_LISTEN_SOCKET, listener.get(), MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax,
-                       MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                       kMemoryOfConnection, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+Result<void> HttpServer::serve(FileDescriptor listener, bool is_unix) {
+  Entrance& entrance = entrances_.emplace_back(Entrance{*this, is_unix});
+  MHD_Daemon* daemon = MHD_start_daemon(
+      MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL, 0, nullptr, nullptr, &Answering::on_request, &entrance,
+      MHD_OPTION_LISTEN_SOCKET, listener.get(), MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax,
+      MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemoryOfConnection,
+      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, &Answering::on_end, nullptr,
+      MHD_OPTION_UNESCAPE_CALLBACK, &Answering::on_percent, nullptr, MHD_OPTION_END);
   if (daemon == nullptr) return failure(ENOMEM, "start libmicrohttpd");
   listener.release();  // MHD_stop_daemon() closes it
   daemons_.push_back(daemon);
@@ -138,7 +161,7 @@ Result<void> HttpServer::open_unix(const std::string& path) {
   }
   socket_path_ = path;
   if (::chmod(path.c_str(), 0660) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) return failure(errno, doing);
-  return serve(std::move(socket));
+  return serve(std::move(socket), true);
 }
 
 Result<void> HttpServer::open_tcp(const std::string& listen) {
@@ -168,12 +191,12 @@ Result<void> HttpServer::open_tcp(const std::string& listen) {
     return failure(errno, doing);
   const uint16_t port = ntohs(wanted->is_v6 ? address.v6.sin6_port : address.v4.sin_port);
   tcp_address_ = (wanted->is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port);
-  return serve(std::move(socket));
+  return serve(std::move(socket), false);
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpSettings& settings, const Counters& counters,
-                                                      const Health& health) {
-  std::unique_ptr<HttpServer> server(new HttpServer(counters, health));
+                                                      const Health& health, const HttpHandlers& handlers) {
+  std::unique_ptr<HttpServer> server(new HttpServer(counters, health, handlers));
   if (!settings.socket_path.empty())
     if (auto opened = server->open_unix(settings.socket_path); !opened) return tl::unexpected(opened.error());
   if (!settings.listen.empty())

@@ -99,7 +99,7 @@ CommonSettings read_settings(const Program& program, const std::string& path, st
 Result<void> serve(const Program& program, const CommonSettings& settings) {
   Service service;
   if (auto created = Service::create(service, program.name); !created) return created;
-  auto http = HttpServer::start(settings.http, service.counters(), service.health());
+  auto http = HttpServer::start(settings.http, service.counters(), service.health(), service.http());
   if (!http) return tl::unexpected(http.error());
   if (!settings.http.socket_path.empty()) log_info("HTTP is answered on {}", settings.http.socket_path);
   if (!(*http)->tcp_address().empty()) log_info("HTTP is answered on http://{}", (*http)->tcp_address());

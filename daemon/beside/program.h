@@ -11,6 +11,7 @@
 
 #include "daemon/beside/counters.h"
 #include "daemon/beside/health.h"
+#include "daemon/beside/http_handler.h"
 #include "daemon/config/table.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
@@ -24,6 +25,7 @@ class Service {
  public:
   Counters& counters() { return counters_; }
   Health& health() { return health_; }
+  HttpHandlers& http() { return http_; }
 
   // Tells the service manager that the program is ready, and returns when SIGTERM, SIGINT or stop() ends it. For the watchdog's
   // sake `is_alive` is asked every few seconds: whether each thread of the program still makes progress.
@@ -40,6 +42,7 @@ class Service {
   const char* name_ = "";
   Counters counters_;
   Health health_;
+  HttpHandlers http_;
   FileDescriptor signals_, stop_;
   std::string told_status_;
 };

@@ -2,6 +2,7 @@
 
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
+#include "daemon/base/request_fields.h"
 
 #include <array>
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 namespace maru::tierd {
 
@@ -23,6 +25,22 @@ constexpr int kAttachRetryMs = 200;
 constexpr int kDeadlineTickMs = 10;  // while something has a deadline
 constexpr int kIdleTickMs = 500;
 constexpr std::chrono::seconds kLookPause{1};  // between looks at usage and health
+constexpr std::chrono::seconds kAnswerPatience{5};
+constexpr size_t kQuotaRowsMax = 1000;  // in an answer, which a socket takes at once
+constexpr size_t kTenantNameMax = 64;   // bytes, as maru_tenant() takes them
+
+std::string scope_of(const maru_tier_group& group) {
+  return {reinterpret_cast<const char*>(group.name), group.name_bytes};
+}
+
+// As it is written into the file, and asked for again. Of a tenant without a name the pool's number, as marudctl shows it.
+std::string tenant_text(const std::string& scope) {
+  if (scope.empty()) return "(none)";
+  if (scope.front() == 'n') return maru::daemon::tenant_name_text(scope.substr(1));
+  uint64_t number = 0;
+  for (size_t i = scope.size(); i-- > scope.size() - 8;) number = number << 8 | static_cast<unsigned char>(scope[i]);
+  return "id:" + std::to_string(number);
+}
 
 }  // namespace
 
@@ -30,18 +48,23 @@ Controllers::Controllers(const Settings& settings, maru::daemon::beside::Service
     : settings_(settings),
       service_(service),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      poll_(::epoll_create1(EPOLL_CLOEXEC)) {}
+      poll_(::epoll_create1(EPOLL_CLOEXEC)),
+      asked_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Result<std::unique_ptr<Controllers>> Controllers::start(const Settings& settings,
                                                         maru::daemon::beside::Service& service) {
   std::unique_ptr<Controllers> controllers(new Controllers(settings, service));
-  if (!controllers->stop_.is_open() || !controllers->poll_.is_open()) return failure(errno, "make descriptors");
+  if (!controllers->stop_.is_open() || !controllers->poll_.is_open() || !controllers->asked_.is_open())
+    return failure(errno, "make descriptors");
   for (const auto step : {&Controllers::open_tiers, &Controllers::attach, &Controllers::begin})
     if (auto done = (*controllers.*step)(); !done) return tl::unexpected(done.error());
   return controllers;
 }
 
 Result<void> Controllers::open_tiers() {
+  auto quotas = TenantQuotas::open(settings_.quotas_path, settings_.quota_bytes);
+  if (!quotas) return tl::unexpected(quotas.error());
+  quotas_ = std::move(*quotas);
   for (const TierSettings& tier : settings_.tiers) {
     auto opened = Tier::open(tier.kind, tier.options);
     if (!opened) return failure(opened.error().code, "tier \"" + tier.slot.name + "\": " + opened.error().doing);
@@ -82,13 +105,14 @@ Result<void> Controllers::attach() {
   const uint64_t page_bytes = geometry.pages * geometry.page_bytes;
   StoreSettings store = settings_.store;
   store.pinned_bytes_max = page_bytes / 100 * settings_.pins_percent;
-  stores_ = std::make_unique<StoreController>(store, client_, pool_id_, names_, slots_, service_.counters());
+  stores_ = std::make_unique<StoreController>(store, client_, pool_id_, names_, *quotas_, slots_, service_.counters());
   PrefetchSettings prefetch;
   // A tier that hangs keeps the pages of its loads, and takes no more of the pool than by its pins.
   prefetch.in_flight_bytes_max = std::min(settings_.in_flight_bytes_max, store.pinned_bytes_max);
   prefetch.held_bytes_max = page_bytes / 100 * settings_.held_percent;
   prefetches_ =
       std::make_unique<PrefetchController>(prefetch, client_, pool_id_, names_, slots_, *stores_, service_.counters());
+  for (const auto& [name, bytes] : quotas_->limits()) learn_name(name);
   stores_->deleted = [this](const std::string& key) { prefetches_->void_load(key); };
   return {};
 }
@@ -102,7 +126,7 @@ Result<void> Controllers::begin() {
     if (!door) return tl::unexpected(door.error());
     door_ = std::move(*door);
   }
-  std::vector<int> descriptors = {stop_.get(), feed_.descriptor()};
+  std::vector<int> descriptors = {stop_.get(), feed_.descriptor(), asked_.get()};
   for (const auto& slot : slots_) descriptors.push_back(slot->event_descriptor());
   if (door_) descriptors.push_back(door_->descriptor());
   for (const int descriptor : descriptors) {
@@ -114,10 +138,14 @@ Result<void> Controllers::begin() {
   follower_ = std::make_unique<PoolFollower>(settings_.socket_path, settings_.pool, feed_, service_.counters(),
                                              service_.health());
   thread_ = std::thread([this] { run(); });
+  service_.http().set([this](const maru::daemon::beside::HttpCall& call) {
+    return answer_quota(call, [this](uint32_t kind, const std::string& body) { return ask(kind, body); });
+  });
   return {};
 }
 
 Controllers::~Controllers() {
+  service_.http().set({});
   is_stopping_ = true;
   eventfd_write(stop_.get(), 1);
   if (thread_.joinable()) thread_.join();
@@ -149,12 +177,14 @@ void Controllers::run() {
     if (now < next_look_) continue;
     next_look_ = now + kLookPause;
     measure();
+    stores_->hold_to_quotas();
     if (pool_is_gone()) return service_.stop();
   }
 }
 
 void Controllers::serve(int descriptor) {
   if (descriptor == feed_.descriptor()) return stores_->take(feed_.take());
+  if (descriptor == asked_.get()) return answer_asked();
   if (door_ && descriptor == door_->descriptor()) return door_->serve();
   for (const auto& slot : slots_)
     if (descriptor == slot->event_descriptor()) {
@@ -199,6 +229,30 @@ void Controllers::measure() {
   }
 }
 
+OrderAnswer Controllers::ask(uint32_t kind, const std::string& body) {
+  std::future<OrderAnswer> answer;
+  {
+    const std::lock_guard lock(asked_mutex_);
+    asked_orders_.push_back({kind, body, {}});
+    answer = asked_orders_.back().answer.get_future();
+  }
+  eventfd_write(asked_.get(), 1);
+  if (answer.wait_for(kAnswerPatience) == std::future_status::ready) return answer.get();
+  return {-ETIMEDOUT, "{\"text\": \"maru-tierd does not answer in time; try again\"}"};
+}
+
+void Controllers::answer_asked() {
+  eventfd_t ignored = 0;
+  eventfd_read(asked_.get(), &ignored);
+  std::deque<Asked> all;
+  {
+    const std::lock_guard lock(asked_mutex_);
+    all = std::exchange(asked_orders_, {});
+  }
+  for (Asked& asked : all)
+    order(asked.kind, asked.body, [&](int result, const std::string& json) { asked.answer.set_value({result, json}); });
+}
+
 // -- operators -----------------------------------------------------------------------------------------------------------
 
 void Controllers::order(uint32_t kind, const std::string& name, PrefetchDoor::Answer answer) {
@@ -210,6 +264,13 @@ void Controllers::order(uint32_t kind, const std::string& name, PrefetchDoor::An
       if (cleared) return answer(0, "{\"deleting\": " + std::to_string(*cleared) + "}");
       return answer(-cleared.error().code, maru::daemon::json_text({{"text", cleared.error().doing}}));
     }
+    case maru::prefetch::kListQuotas: return answer(0, quotas_json());
+    case maru::prefetch::kSetQuota:
+    case maru::prefetch::kDropQuota: {
+      const auto changed = change_quota(kind, name);
+      if (changed) return answer(0, *changed);
+      return answer(-changed.error().code, maru::daemon::json_text({{"text", changed.error().text()}}));
+    }
     default: return answer(-EOPNOTSUPP, "{\"text\": \"this maru-tierd does not know that order\"}");
   }
 }
@@ -218,10 +279,13 @@ std::string Controllers::tiers_json() {
   nlohmann::json all = {{"pool", settings_.pool},
                         {"queued", stores_->queued()},
                         {"pinned_bytes", stores_->pinned_bytes()},
+                        {"pid", ::getpid()},
                         {"loading_bytes", prefetches_->in_flight_bytes()},
                         {"tiers", nlohmann::json::array()}};
   for (const auto& slot : slots_) {
     const maru_tier_usage usage = slot->tier().usage();
+    const TierSlot::Total lookup = slot->total(MARU_TIER_LOOKUP), load = slot->total(MARU_TIER_LOAD),
+                          store = slot->total(MARU_TIER_STORE);
     all["tiers"].push_back({{"name", slot->settings().name},
                             {"kind", slot->tier().kind()},
                             {"entries", usage.entries},
@@ -232,11 +296,76 @@ std::string Controllers::tiers_json() {
                             {"damaged", usage.damaged},
                             {"reinserted", usage.reinserted},
                             {"in_flight", slot->unreleased()},
+                            {"queue", slot->queued()},
+                            {"hits", lookup.done},
+                            {"misses", lookup.absent},
+                            {"loads", load.done},
+                            {"loaded_bytes", load.bytes},
+                            {"stores", store.done},
+                            {"stored_bytes", store.bytes},
+                            {"failures", lookup.failed + load.failed + store.failed},
                             {"load_bytes_per_second", uint64_t(slot->load_bytes_per_second())},
+                            {"store_bytes_per_second", uint64_t(slot->store_bytes_per_second())},
                             {"breaker", slot->circuit_text()},
                             {"trouble", slot->tier().health().text}});
   }
   return maru::daemon::json_text(all);
+}
+
+// Tenants with a limit or with entries, each once for each tier that counts them.
+std::string Controllers::quotas_json() {
+  nlohmann::json all = {{"default_bytes", quotas_->default_bytes()},
+                        {"limits", nlohmann::json::object()},
+                        {"usage", nlohmann::json::array()},
+                        {"not_counted", nlohmann::json::array()}};
+  for (const auto& [name, bytes] : quotas_->limits())
+    if (all["limits"].size() < kQuotaRowsMax) all["limits"][maru::daemon::tenant_name_text(name)] = bytes;
+  size_t left_out = 0;
+  for (const auto& slot : slots_) {
+    if (!slot->tier().counts_groups()) {
+      all["not_counted"].push_back(slot->settings().name);
+      continue;
+    }
+    for (const maru_tier_group& group : slot->tier().groups()) {
+      const std::string scope = scope_of(group);
+      if (all["usage"].size() >= kQuotaRowsMax) {
+        ++left_out;
+        continue;
+      }
+      all["usage"].push_back({{"tenant", tenant_text(scope)},
+                              {"tier", slot->settings().name},
+                              {"entries", group.entries},
+                              {"used_bytes", group.entry_bytes},
+                              {"limit_bytes", quotas_->limit_of(scope)}});
+    }
+  }
+  if (left_out > 0) all["left_out"] = left_out;
+  return maru::daemon::json_text(all);
+}
+
+// A tenant with a limit is known by its name, whether marud was told it or not.
+void Controllers::learn_name(const std::string& tenant) {
+  uint64_t number = 0;
+  if (maru_tenant(client_, tenant.data(), tenant.size(), &number) == 0) names_.learn(number, tenant);
+}
+
+Result<std::string> Controllers::change_quota(uint32_t kind, const std::string& body) {
+  const nlohmann::json asked = maru::daemon::json_of(body);
+  const bool is_set = kind == maru::prefetch::kSetQuota;
+  if (!asked.is_object() || !asked.value("tenant", nlohmann::json()).is_string() ||
+      (is_set && !asked.value("bytes", nlohmann::json()).is_number_unsigned()))
+    return failure(EINVAL, "read an order about a quota: expected a tenant, and a number of bytes to set");
+  const std::string text = asked["tenant"];
+  const auto bytes = maru::daemon::key_bytes(text);
+  const std::string tenant(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (tenant.empty() || tenant.size() > kTenantNameMax || text.starts_with("id:"))
+    return failure(EINVAL, "find the tenant \"" + text + "\": expected its name, of 1 to " +
+                               std::to_string(kTenantNameMax) + " bytes");
+  if (auto done = is_set ? quotas_->set(tenant, asked["bytes"]) : quotas_->remove(tenant); !done)
+    return tl::unexpected(done.error());
+  learn_name(tenant);
+  stores_->hold_to_quotas();
+  return maru::daemon::json_text({{"tenant", text}, {"limit_bytes", quotas_->limit_of("n" + tenant)}});
 }
 
 void Controllers::answer_drained() {

@@ -6,10 +6,14 @@
 #include "daemon/tierd/pool_follower.h"
 #include "daemon/tierd/prefetch_controller.h"
 #include "daemon/tierd/prefetch_door.h"
+#include "daemon/tierd/quota_http.h"
 #include "daemon/tierd/settings.h"
 
 #include <atomic>
+#include <deque>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 namespace maru::tierd {
@@ -38,6 +42,12 @@ class Controllers {
 
   void order(uint32_t kind, const std::string& name, PrefetchDoor::Answer answer);
   std::string tiers_json();
+  std::string quotas_json();
+  Result<std::string> change_quota(uint32_t kind, const std::string& body);
+  void learn_name(const std::string& tenant);
+  // An order of another thread. Waits for its answer, -ETIMEDOUT at last.
+  OrderAnswer ask(uint32_t kind, const std::string& body);
+  void answer_asked();
   void answer_drained();
   Result<uint64_t> clear(const std::string& name);
 
@@ -47,14 +57,22 @@ class Controllers {
   PoolId pool_id_ = {};
   TenantNames names_;
   FeedQueue feed_;
-  FileDescriptor stop_, poll_;
+  FileDescriptor stop_, poll_, asked_;
   StoreController::Slots slots_;
+  std::unique_ptr<TenantQuotas> quotas_;
   std::unique_ptr<StoreController> stores_;
   std::unique_ptr<PrefetchController> prefetches_;
   std::unique_ptr<PrefetchDoor> door_;
   std::unique_ptr<PoolFollower> follower_;
   std::vector<PrefetchDoor::Answer> draining_;
   Clock::time_point next_look_ = {};
+  struct Asked {
+    uint32_t kind;
+    std::string body;
+    std::promise<OrderAnswer> answer;
+  };
+  std::mutex asked_mutex_;
+  std::deque<Asked> asked_orders_;  // under the lock
   std::atomic<bool> is_stopping_{false};
   std::atomic<uint64_t> rounds_{0};
   uint64_t rounds_seen_ = 0;

@@ -31,6 +31,7 @@ struct PrefetchController::Load {
   Attributes attributes;
   maru_buffer buffer = {};
   bool has_buffer = false, tier_has_memory = false, is_void = false;
+  maru_block published = 0;  // by this load
   std::vector<std::pair<std::weak_ptr<Ticket>, size_t>> waiters;
   std::vector<std::shared_ptr<Load>> children;  // read, and published after this one
 
@@ -71,6 +72,8 @@ PrefetchController::~PrefetchController() = default;
 PrefetchController::Ticket::~Ticket() {
   if (newest.block != 0) (void)maru_release(controller_.client_, &newest);
   if (!views.empty()) (void)maru_release_batch(controller_.client_, views.data(), views.size());
+  // The end of a chain first: a block with children stays.
+  for (auto block = temporary.rbegin(); block != temporary.rend(); ++block) controller_.stores_.free_block(*block);
   controller_.held_bytes_ -= held_bytes;
   controller_.held_.set(controller_.held_bytes_);
 }
@@ -153,13 +156,23 @@ bool PrefetchController::pin(Ticket& ticket, const maru_key& key) {
 
 // Begins loads in the order of the keys, as far as it is known which there are and as there is room.
 void PrefetchController::advance(const std::shared_ptr<Ticket>& ticket) {
-  using State = Ticket::State;
   if (std::exchange(ticket->is_advancing, true)) return;  // a failure below, which the loop sees
   start_loads(ticket);
   ticket->is_advancing = false;
-  const bool is_settled = std::all_of(ticket->states.begin(), ticket->states.end(),
-                                      [](State state) { return state == State::kThere || state == State::kMissing; });
-  if (!ticket->is_finished && is_settled) finish(ticket, true);
+  if (!ticket->is_finished && std::all_of(ticket->states.begin(), ticket->states.end(), &Ticket::is_settled))
+    finish(ticket, true);
+}
+
+bool PrefetchController::Ticket::ends_at(State state) const {
+  if (wanted.policy == MARU_PREFETCH_SPARSE) return false;
+  return state == State::kAbsent || (state == State::kMissing && wanted.policy == MARU_PREFETCH_PREFIX);
+}
+
+// Loads that are under way behind it go on for other tickets alone.
+void PrefetchController::Ticket::end_behind(size_t index) {
+  for (size_t i = index + 1; i < states.size(); ++i)
+    if (states[i] != State::kThere) states[i] = State::kMissing;
+  next = states.size();
 }
 
 void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
@@ -168,12 +181,7 @@ void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
   while (!ticket->is_finished && ticket->next < states.size()) {
     State& state = states[ticket->next];
     if (state == State::kLooking) return;
-    if (state == State::kMissing && ticket->wanted.policy == MARU_PREFETCH_PREFIX) {
-      for (size_t i = ticket->next; i < states.size(); ++i)
-        if (states[i] != State::kThere) states[i] = State::kMissing;
-      ticket->next = states.size();
-      break;
-    }
+    if (ticket->ends_at(state)) return ticket->end_behind(ticket->next);
     if (state == State::kFound) {
       const auto load = ticket->loads[ticket->next];
       if (is_gated(*ticket, *load)) {
@@ -197,8 +205,7 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
   ticket->is_finished = true;
   std::erase(running_, ticket);
   Reply& reply = ticket->reply;
-  for (const Ticket::State state : ticket->states)
-    reply.late += state != Ticket::State::kThere && state != Ticket::State::kMissing;
+  for (const Ticket::State state : ticket->states) reply.late += !Ticket::is_settled(state);
   while (reply.usable < reply.keys && ticket->states[reply.usable] == Ticket::State::kThere) ++reply.usable;
   reply.took_us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
   // A load without a waiting ticket ends.
@@ -343,6 +350,7 @@ void PrefetchController::publish(const std::shared_ptr<Load>& load) {
   const int result = maru_store_pinned(client_, &key, &load->buffer, &options, &view);
   if (result == 0) {
     load->has_buffer = false;
+    load->published = view.block;
     stores_.published(view.block);
     loaded_.add();
     loaded_bytes_.add(view.bytes);
@@ -384,17 +392,24 @@ void PrefetchController::fail(const std::shared_ptr<Load>& load, uint32_t Reply:
 
 void PrefetchController::tell_waiters(Load& load, bool is_there, uint32_t Reply::* count) {
   std::vector<std::shared_ptr<Ticket>> tickets;
+  bool is_temporary = load.published != 0;
   for (const auto& [waiter, index] : std::exchange(load.waiters, {})) {
     const auto ticket = waiter.lock();
     if (!ticket || ticket->is_finished) continue;
     Ticket::State& state = ticket->states[index];
-    if (state == Ticket::State::kMissing) continue;  // behind the end of a prefix, or gated
+    if (Ticket::is_settled(state)) continue;  // behind the end of a prefix, or gated
     const bool is_pinned = is_there && pin(*ticket, load.wanted.now());
-    state = is_pinned ? Ticket::State::kThere : Ticket::State::kMissing;
+    const bool is_nowhere = !is_there && count == &Reply::absent;
+    state = is_pinned ? Ticket::State::kThere : is_nowhere ? Ticket::State::kAbsent : Ticket::State::kMissing;
+    if (ticket->ends_at(state)) ticket->end_behind(index);
     ++(ticket->reply.*(is_pinned == is_there ? count : &Reply::failed));
     if (is_pinned) ticket->reply.loaded_bytes += load.found.payload_bytes;
+    is_temporary = is_temporary && ticket->wanted.is_temporary;
     tickets.push_back(ticket);
   }
+  // The first of them frees it, unless another one holds it then.
+  if (is_temporary)
+    for (const auto& ticket : tickets) ticket->temporary.push_back(load.published);
   for (const auto& ticket : tickets) advance(ticket);
 }
 

@@ -4,8 +4,9 @@
 //        -> published under the key, with its parent and its metadata, pinned
 //
 // A ticket asks for keys. Loads are shared: a key that two tickets ask for is loaded once. A load begins in the order of the
-// ticket's keys; a block is published after its parent. The prefix policy loads nothing behind the first key that neither
-// the pool nor a tier has. An error is a miss. At its deadline a ticket ends with the blocks that are there. A load without
+// ticket's keys; a block is published after its parent. The prefix policy begins no load behind the first key that is not to be
+// had; the segmented one only behind the first that is nowhere. What is loaded for temporary tickets alone leaves the pool with
+// the last of them. An error is a miss. At its deadline a ticket ends with the blocks that are there. A load without
 // a waiting ticket publishes nothing, also when the tier answers later. Its pages are free when the tier has given them back.
 //
 // Threads: one, the controllers'.
@@ -48,6 +49,7 @@ class PrefetchController {
     uint32_t policy = 0;
     uint32_t deadline_ms = 0;
     uint32_t compute_us = 0;
+    bool is_temporary = false;
   };
   class Ticket;
 
@@ -115,7 +117,10 @@ class PrefetchController::Ticket {
 
  private:
   friend class PrefetchController;
-  enum class State : uint8_t { kLooking, kFound, kLoading, kThere, kMissing };
+  enum class State : uint8_t { kLooking, kFound, kLoading, kThere, kMissing, kAbsent };  // kAbsent: it is nowhere
+  static bool is_settled(State state) { return state >= State::kThere; }
+  bool ends_at(State state) const;  // nothing behind such a key is of use
+  void end_behind(size_t index);
 
   PrefetchController& controller_;
   Wanted wanted;
@@ -123,7 +128,8 @@ class PrefetchController::Ticket {
   std::vector<State> states;
   std::vector<std::shared_ptr<Load>> loads;
   std::vector<maru_view> views;  // pinned
-  maru_view newest = {};         // pinned beyond the bound of these; block 0: none
+  std::vector<maru_block> temporary;
+  maru_view newest = {};  // pinned beyond the bound of these; block 0: none
   Reply reply = {};
   Clock::time_point begun = {}, deadline = {};
   uint64_t held_bytes = 0;

@@ -22,6 +22,20 @@ uint32_t key_bytes_fitting(uint32_t kind, uint32_t size) {
   return kind == MARU_KEY_DIGEST128 ? 16 : kind == MARU_KEY_DIGEST256 ? 32 : kind == MARU_KEY_BYTES ? size : 0;
 }
 
+bool is_change(uint32_t kind) {
+  return kind == maru::prefetch::kClearTier || kind == maru::prefetch::kSetQuota || kind == maru::prefetch::kDropQuota;
+}
+
+bool is_operator(int socket) {
+  ucred peer = {};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         (peer.uid == 0 || peer.uid == ::geteuid());
+}
+
+constexpr std::string_view kNotOperator =
+    "{\"text\": \"only root and maru-tierd's own user may do this: run marudctl as one of them\"}";
+
 }  // namespace
 
 using namespace maru::prefetch;
@@ -41,11 +55,14 @@ std::optional<PrefetchController::Wanted> read_prefetch_request(std::span<const 
   PrefetchRequest request;
   if (bytes.size() < sizeof request) return std::nullopt;
   std::memcpy(&request, bytes.data(), sizeof request);
-  if (request.keys == 0 || request.keys > kKeysMax || request.policy > MARU_PREFETCH_SPARSE) return std::nullopt;
+  if (request.keys == 0 || request.keys > kKeysMax || request.policy > MARU_PREFETCH_SEGMENTED_PREFIX ||
+      (request.flags & ~uint32_t(MARU_PREFETCH_TEMPORARY)) != 0)
+    return std::nullopt;
   PrefetchController::Wanted wanted;
   wanted.policy = request.policy;
   wanted.deadline_ms = request.deadline_ms;
   wanted.compute_us = request.compute_us;
+  wanted.is_temporary = (request.flags & MARU_PREFETCH_TEMPORARY) != 0;
   size_t at = sizeof request;
   for (uint32_t i = 0; i < request.keys; ++i) {
     PrefetchKey key;
@@ -159,6 +176,10 @@ bool PrefetchDoor::take_question(Connection& connection) {
   connection.received = {};
   const uint64_t id = connection.id;
   const auto alive = is_alive_;
+  if (is_change(header.kind) && !is_operator(connection.socket.get())) {
+    send(connection, header.kind, -EACCES, kNotOperator.data(), kNotOperator.size());
+    return true;
+  }
   if (header.kind != kPrefetch) {
     order_(header.kind, body, [this, alive, id, kind = header.kind](int result, const std::string& json) {
       if (*alive) send_by_id(id, kind, result, json.data(), json.size());

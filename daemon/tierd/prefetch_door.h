@@ -1,5 +1,6 @@
 // The Unix socket on which clients ask for blocks, and operators about tiers. A connection is one question; its end ends
-// what the question holds. What a client sends is read as it comes, bounded, and checked.
+// what the question holds. What a client sends is read as it comes, bounded, and checked. Orders that change something are for
+// this process's own user and root: engines may open the socket, too.
 //
 // Threads: one, the controllers'.
 #pragma once

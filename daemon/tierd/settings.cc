@@ -17,6 +17,7 @@ void read_store(ConfigTable& table, Settings& settings) {
                             : *policy == "second_use" ? StorePolicy::kSecondUse
                                                       : StorePolicy::kSkipPool;
   if (const auto percent = table.integer("pins_percent", 1, 50)) settings.pins_percent = uint32_t(*percent);
+  if (const auto bytes = table.size("bytes_a_day")) settings.store.bytes_a_day = *bytes;
   if (const auto attempts = table.integer("attempts", 1, 10)) settings.store.attempts_max = uint32_t(*attempts);
   if (const auto forgets = table.boolean("forget_deleted")) settings.store.forgets_deleted = *forgets;
   table.refuse_unknown();
@@ -60,6 +61,11 @@ Settings read_settings(ConfigTable& root) {
     if (const auto path = table->text("socket")) settings.prefetch_socket = *path;
     if (const auto bytes = table->size("in_flight")) settings.in_flight_bytes_max = *bytes;
     if (const auto percent = table->integer("held_percent", 0, 50)) settings.held_percent = uint32_t(*percent);
+    table->refuse_unknown();
+  }
+  if (auto table = root.table("quotas")) {
+    if (const auto path = table->text("file")) settings.quotas_path = *path;
+    if (const auto bytes = table->size("default")) settings.quota_bytes = *bytes;
     table->refuse_unknown();
   }
   std::set<std::string> names;

@@ -2,7 +2,9 @@
 //
 //   [pool]        name = "default"   socket = "/run/marud/marud.sock"
 //   [store]       policy = "all" | "second_use" | "skip_pool"   pins_percent = 5   attempts = 3   forget_deleted = true
+//                 bytes_a_day = "2TiB"
 //   [prefetch]    socket = "/run/maru-tierd/prefetch.sock"   in_flight = "256MiB"   held_percent = 5
+//   [quotas]      file = "/var/lib/maru-tierd/quotas.json"   default = "100GiB"
 //   [[tier]]      name = "nvme"   kind = "file"   load_timeout_ms = 2000   store_timeout_ms = 10000   in_flight_max = 256
 //     [tier.options]   what the kind of tier knows
 #pragma once
@@ -30,6 +32,8 @@ struct Settings {
   std::string prefetch_socket;  // empty: nobody can ask
   uint64_t in_flight_bytes_max = 256u << 20;
   uint32_t held_percent = 5;
+  std::string quotas_path;          // where limits of tenants are kept; empty: nowhere
+  uint64_t quota_bytes = 0;         // of a tenant without one of its own, in each tier; 0: no limit
   std::vector<TierSettings> tiers;  // nearest first
 };
 

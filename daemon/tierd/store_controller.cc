@@ -21,8 +21,10 @@ struct StoreController::Job {
 
   StoreController& controller;
   FeedItem item;
-  std::string key, attributes;
+  std::string key, parent, attributes;  // keys of entries
   maru_view view = {};
+  uint64_t chain_bytes = 0;    // of the block and all above it
+  size_t pinned_children = 0;  // one of them is enough to hold all that this holds
   bool has_pin = false, is_busy = false;
   size_t open = 0;    // tiers that have not answered
   size_t stored = 0;  // tiers that have it
@@ -30,11 +32,12 @@ struct StoreController::Job {
 };
 
 StoreController::StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool,
-                                 TenantNames& names, Slots& slots, Counters& counters)
+                                 TenantNames& names, TenantQuotas& quotas, Slots& slots, Counters& counters)
     : settings_(settings),
       client_(client),
       pool_(pool),
       names_(names),
+      quotas_(quotas),
       slots_(slots),
       stored_(counters.counter("maru_tier_stored_blocks_total", "Blocks written to at least one tier")),
       stored_bytes_(counters.counter("maru_tier_stored_bytes_total", "Their payload bytes")),
@@ -42,11 +45,19 @@ StoreController::StoreController(const StoreSettings& settings, maru_client* cli
       gone_(
           counters.counter("maru_tier_store_gone_total", "Blocks that had left the pool before they could be written")),
       not_admitted_(counters.counter("maru_tier_store_not_admitted_total", "Blocks that the policy left out")),
+      over_budget_(counters.counter("maru_tier_store_over_budget_total",
+                                    "Blocks that were left out, as the bytes of the day were used up")),
+      over_quota_(counters.counter("maru_tier_store_over_quota_total",
+                                   "Blocks that a tier did not get, as their tenants have no room in it")),
+      evicted_for_quota_(counters.counter("maru_tier_evicted_for_quota_total",
+                                          "Entries deleted from a tier to hold their tenants to their quotas")),
       deletions_(counters.counter("maru_tier_forgotten_total", "Keys that the tiers forgot because they were deleted")),
       freed_(counters.counter("maru_tier_freed_blocks_total", "Blocks deleted from the pool after they were written")),
       pinned_(counters.gauge("maru_tier_pinned_bytes", "Bytes of the pool that are pinned for writing")),
+      held_(counters.gauge("maru_tier_pinned_chain_bytes", "Bytes of the pool that these pins keep from eviction")),
       queue_length_(counters.gauge("maru_tier_store_queue", "Blocks that wait to be written")),
-      seen_(settings.policy == StorePolicy::kSecondUse ? kSeenKeys : 0) {}
+      seen_(settings.policy == StorePolicy::kSecondUse ? kSeenKeys : 0),
+      budget_(settings.bytes_a_day, Clock::now()) {}
 
 StoreController::~StoreController() = default;
 
@@ -97,27 +108,71 @@ bool StoreController::begin(FeedItem& item) {
     return false;
   for (const auto& slot : slots_)
     if (!slot->has_room()) return false;
-  if (item.length > settings_.pinned_bytes_max || (item.attempts == 0 && !is_admitted(item, key))) {
+  const maru_key found = item.maru_key_now();
+  maru_view view = {};
+  if (item.length > settings_.pinned_bytes_max) {
     not_admitted_.add();
     return true;
   }
+  if (maru_retrieve(client_, &found, &view) != 0) {
+    gone_.add();
+    return true;
+  }
+  maru_block_info info = {};
+  info.size = sizeof(info);
+  // Another life under the same key has an event of its own.
+  const bool is_gone = view.block != item.block || view.bytes != item.length ||
+                       maru_get_block_info(client_, view.block, &info, nullptr) != 0;
+  const uint64_t chain_bytes = (info.depth + 1) * item.length;  // blocks of a chain are about equally large
+  const std::string parent = item.parent.empty() ? "" : entry_key(item.maru_parent_now(), pool_, names_);
+  const bool must_wait = !is_gone && !may_hold(chain_bytes, parent);
+  const bool is_left_out = !is_gone && !must_wait && item.attempts == 0 && !is_admitted(item, key);
+  if (is_gone || must_wait || is_left_out) {
+    (void)maru_release(client_, &view);
+    if (is_gone) gone_.add();
+    if (is_left_out) not_admitted_.add();
+    return !must_wait;
+  }
   auto job = std::make_shared<Job>(*this, std::move(item));
   job->key = key;
-  const maru_key found = job->item.maru_key_now();
-  // Another life under the same key has an event of its own.
-  if (maru_retrieve(client_, &found, &job->view) != 0) {
-    gone_.add();
-    return true;
-  }
-  job->has_pin = true;
-  pinned_bytes_ += job->item.length;
-  pinned_.set(pinned_bytes_);
-  if (job->view.block != job->item.block || job->view.bytes != job->item.length) {
-    gone_.add();
-    return true;
-  }
+  job->parent = parent;
+  job->view = view;
+  job->chain_bytes = chain_bytes;
+  hold(*job);
   write(std::move(job));
   return true;
+}
+
+bool StoreController::may_hold(uint64_t chain_bytes, const std::string& parent) const {
+  // Where the parent's pin is the deepest of its chain, this one takes its place.
+  const auto above = pinned_jobs_.find(parent);
+  const uint64_t replaced =
+      above != pinned_jobs_.end() && above->second->pinned_children == 0 ? above->second->chain_bytes : 0;
+  const uint64_t others = held_bytes_ - replaced;
+  return others == 0 || others + chain_bytes <= settings_.pinned_bytes_max;
+}
+
+void StoreController::hold(Job& job) {
+  job.has_pin = true;
+  pinned_bytes_ += job.item.length;
+  held_bytes_ += job.chain_bytes;
+  if (const auto above = pinned_jobs_.find(job.parent); above != pinned_jobs_.end())
+    if (above->second->pinned_children++ == 0) held_bytes_ -= above->second->chain_bytes;
+  pinned_jobs_[job.key] = &job;
+  pinned_.set(pinned_bytes_);
+  held_.set(held_bytes_);
+}
+
+void StoreController::let_go(Job& job) {
+  (void)maru_release(client_, &job.view);
+  pinned_bytes_ -= job.item.length;
+  if (job.pinned_children == 0) held_bytes_ -= job.chain_bytes;
+  if (const auto above = pinned_jobs_.find(job.parent);
+      above != pinned_jobs_.end() && above->second->pinned_children > 0)
+    if (--above->second->pinned_children == 0) held_bytes_ += above->second->chain_bytes;
+  pinned_jobs_.erase(job.key);
+  pinned_.set(pinned_bytes_);
+  held_.set(held_bytes_);
 }
 
 bool StoreController::is_admitted(const FeedItem& item, const std::string& key) {
@@ -125,11 +180,16 @@ bool StoreController::is_admitted(const FeedItem& item, const std::string& key) 
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
   if (item.expires_ms != 0 && item.expires_ms <= now_ms) return false;
-  if (settings_.policy != StorePolicy::kSecondUse) return true;
-  const uint64_t digest = payload_checksum(key.data(), key.size()) | 1;  // never 0, which is an empty place
-  uint64_t& place = seen_[digest % seen_.size()];
-  if (place == digest) return true;
-  place = digest;
+  if (settings_.policy == StorePolicy::kSecondUse) {
+    const uint64_t digest = payload_checksum(key.data(), key.size()) | 1;  // never 0, which is an empty place
+    uint64_t& place = seen_[digest % seen_.size()];
+    if (place != digest) {
+      place = digest;
+      return false;
+    }
+  }
+  if (budget_.take(item.length, Clock::now())) return true;
+  over_budget_.add();
   return false;
 }
 
@@ -140,7 +200,7 @@ void StoreController::write(std::shared_ptr<Job> job) {
   attributes.expires_ms = job->item.expires_ms;
   attributes.priority = job->item.priority;
   attributes.content_type = job->item.content_type;
-  if (!job->item.parent.empty()) attributes.parent = entry_key(job->item.maru_parent_now(), pool_, names_);
+  attributes.parent = job->parent;
   maru_metadata metadata = {};
   if (maru_view_metadata(client_, &job->view, &metadata) == 0 && metadata.bytes > 0)
     attributes.metadata.assign(static_cast<const char*>(metadata.data), metadata.bytes);
@@ -156,16 +216,38 @@ void StoreController::write(std::shared_ptr<Job> job) {
   operation.request.payload_bytes = job->view.bytes;
   operation.request.payload_checksum = attributes.payload_checksum;
   operation.request.note = note_of(attributes);
-  job->open = slots_.size();
   busy_[job->key];  // until each tier has answered and given the memory back
   job->is_busy = true;
-  for (const auto& slot : slots_) {
-    operation.answered = [this, job, tier = slot.get()](const maru_tier_completion& done) {
-      written(job, *tier, done.result);
+  const std::string scope(split_entry_key(job->key)->scope);
+  const uint64_t bytes = job->view.bytes + job->attributes.size();
+  std::vector<TierSlot*> targets;
+  for (const auto& slot : slots_)
+    if (has_room(*slot, scope, bytes)) targets.push_back(slot.get());
+  over_quota_.add(slots_.size() - targets.size());
+  job->open = targets.size();
+  for (TierSlot* const slot : targets) {
+    operation.answered = [this, job, slot, scope](const maru_tier_completion& done) {
+      (void)has_room(*slot, scope, 0);
+      written(job, *slot, done.result);
     };
     operation.released = [job] {};  // keeps the pin until then
     slot->submit(operation);
   }
+}
+
+// Deletes what has to go for it.
+bool StoreController::has_room(TierSlot& slot, std::string_view scope, uint64_t bytes) {
+  const auto room =
+      quotas_.room_for(slot, scope, bytes, [this](const std::string& key) { return busy_.contains(key); });
+  evicted_for_quota_.add(room.too_old.size());
+  for (const std::string& key : room.too_old) erase_from({&slot}, key);
+  return room.is_there;
+}
+
+void StoreController::hold_to_quotas() {
+  for (const auto& slot : slots_)
+    for (const maru_tier_group& group : slot->tier().groups())
+      (void)has_room(*slot, {reinterpret_cast<const char*>(group.name), group.name_bytes}, 0);
 }
 
 void StoreController::written(const std::shared_ptr<Job>& job, TierSlot&, int result) {
@@ -190,11 +272,7 @@ void StoreController::finish(Job& job) {
 }
 
 void StoreController::end(Job& job) {
-  if (job.has_pin) {
-    (void)maru_release(client_, &job.view);
-    pinned_bytes_ -= job.item.length;
-    pinned_.set(pinned_bytes_);
-  }
+  if (job.has_pin) let_go(job);
   if (job.stored > 0 && settings_.policy == StorePolicy::kSkipPool) free_block(job.item.block);
   if (job.is_busy) finish_change(job.key);
 }
@@ -202,7 +280,7 @@ void StoreController::end(Job& job) {
 // A block that others hold, or that has children, stays.
 void StoreController::free_block(maru_block block) {
   if (freed_blocks_.size() >= kRememberedBlocks) freed_blocks_.clear();
-  freed_blocks_.insert(block);
+  if (!freed_blocks_.insert(block).second) return;  // it goes already
   if (maru_delete_block(client_, block, MARU_DELETE_UNPINNED) == 0)
     freed_.add();
   else
@@ -212,13 +290,19 @@ void StoreController::free_block(maru_block block) {
 void StoreController::erase(const std::string& key) {
   if (deleted) deleted(key);
   deletions_.add();
+  std::vector<TierSlot*> all;
+  for (const auto& slot : slots_) all.push_back(slot.get());
+  erase_from(all, key);
+}
+
+void StoreController::erase_from(const std::vector<TierSlot*>& slots, const std::string& key) {
   busy_[key];
   // Each operation holds the key; the last one to be released frees it.
   const std::shared_ptr<std::string> kept(new std::string(key), [this](std::string* ended) {
     finish_change(*ended);
     delete ended;
   });
-  for (const auto& slot : slots_) {
+  for (TierSlot* const slot : slots) {
     TierOperation operation;
     operation.request.kind = MARU_TIER_DELETE;
     operation.request.key = kept->data();

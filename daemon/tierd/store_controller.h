@@ -2,15 +2,19 @@
 //
 //   feed -> policy -> pin -> checksum, attributes -> STORE to each tier -> unpin
 //
-// Pins are bounded in bytes, also those that a tier does not give back: then nothing more is stored, and the pool goes on
-// without tiers. Of one key one change is under way at a time; what the feed tells meanwhile waits.
+// Pins are bounded by the bytes that they keep from eviction, also those that a tier does not give back: then nothing more is
+// stored, and the pool goes on without tiers. A pin keeps the whole chain above its block, so of a chain its deepest pinned
+// block counts, with all that is above it. A chain that is longer than the bound is written alone. Of one key one change is
+// under way at a time; what the feed tells meanwhile waits.
 //
 // Threads: one, the controllers'.
 #pragma once
 
 #include "daemon/tierd/attributes.h"
+#include "daemon/tierd/daily_budget.h"
 #include "daemon/tierd/entry_key.h"
 #include "daemon/tierd/feed_queue.h"
+#include "daemon/tierd/tenant_quotas.h"
 #include "daemon/tierd/tier_slot.h"
 
 #include <deque>
@@ -33,6 +37,7 @@ enum class StorePolicy : uint8_t {
 struct StoreSettings {
   StorePolicy policy = StorePolicy::kAll;
   uint64_t pinned_bytes_max = 0;
+  uint64_t bytes_a_day = 0;  // admitted at most; 0: no limit
   uint32_t attempts_max = 3;
   bool forgets_deleted = true;  // what a client or an administrator deletes goes from the tiers, too
 };
@@ -42,7 +47,7 @@ class StoreController {
   using Slots = std::vector<std::unique_ptr<TierSlot>>;
 
   StoreController(const StoreSettings& settings, maru_client* client, const PoolId& pool, TenantNames& names,
-                  Slots& slots, Counters& counters);
+                  TenantQuotas& quotas, Slots& slots, Counters& counters);
   ~StoreController();
   StoreController(const StoreController&) = delete;
   StoreController& operator=(const StoreController&) = delete;
@@ -52,6 +57,8 @@ class StoreController {
   void pump();
   // A block that the way up has published: it is in a tier already.
   void published(maru_block block);
+  // Deletes what tenants have beyond their quotas, as after one was lowered, some entries a call.
+  void hold_to_quotas();
   // What a tier has under this key does not verify.
   void forget(const std::string& entry_key) {
     if (!busy_.contains(entry_key)) erase(entry_key);
@@ -60,6 +67,8 @@ class StoreController {
   std::function<void(const std::string& entry_key)> deleted;
 
   uint64_t pinned_bytes() const { return pinned_bytes_; }
+  // A block that leaves the pool and stays in the tiers. Others may hold it: then it stays.
+  void free_block(maru_block block);
   size_t queued() const { return queue_.size() + waiting_; }
   bool is_idle() const { return queue_.empty() && busy_.empty(); }
 
@@ -72,22 +81,31 @@ class StoreController {
   void written(const std::shared_ptr<Job>& job, TierSlot& slot, int result);
   void finish(Job& job);
   void end(Job& job);
-  void free_block(maru_block block);
+  bool may_hold(uint64_t chain_bytes, const std::string& parent) const;
+  void hold(Job& job);
+  void let_go(Job& job);
   void finish_change(const std::string& key);
   void erase(const std::string& key);
+  void erase_from(const std::vector<TierSlot*>& slots, const std::string& key);
+  bool has_room(TierSlot& slot, std::string_view scope, uint64_t bytes);
 
   const StoreSettings settings_;
   maru_client* const client_;
   const PoolId pool_;
   TenantNames& names_;
+  TenantQuotas& quotas_;
   Slots& slots_;
-  Sample &stored_, &stored_bytes_, &given_up_, &gone_, &not_admitted_, &deletions_, &freed_, &pinned_, &queue_length_;
+  Sample &stored_, &stored_bytes_, &given_up_, &gone_, &not_admitted_, &over_budget_, &over_quota_, &evicted_for_quota_,
+      &deletions_, &freed_, &pinned_, &held_, &queue_length_;
   std::deque<FeedItem> queue_;
   size_t waiting_ = 0;
   std::unordered_map<std::string, std::deque<FeedItem>> busy_;  // keys that are being changed, and what came meanwhile
   std::unordered_set<maru_block> published_, freed_blocks_;
   std::vector<uint64_t> seen_;  // digests of keys that came once, for kSecondUse
-  uint64_t pinned_bytes_ = 0;
+  DailyBudget budget_;
+  std::unordered_map<std::string, Job*> pinned_jobs_;  // by key
+  uint64_t pinned_bytes_ = 0;                          // of the pinned blocks themselves
+  uint64_t held_bytes_ = 0;                            // of them and the chains above them
 };
 
 }  // namespace maru::tierd

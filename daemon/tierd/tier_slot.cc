@@ -48,6 +48,11 @@ const char* TierSlot::circuit_text() const {
   return circuit_ == Circuit::kClosed ? "closed" : circuit_ == Circuit::kOpen ? "open" : "half open";
 }
 
+TierSlot::Total TierSlot::total(uint32_t kind) {
+  const KindNumbers& of = numbers(kind);
+  return {of.done.value(), of.absent.value(), of.failed.value() + of.timed_out.value(), of.bytes.value()};
+}
+
 bool TierSlot::may_pass(Clock::time_point now) {
   if (circuit_ == Circuit::kClosed) return true;
   if (circuit_ == Circuit::kHalfOpen || now < circuit_until_) return false;
@@ -127,9 +132,10 @@ void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late
   if (done.result == 0) {
     kind.done.add();
     kind.bytes.add(open.operation.request.payload_bytes);
-    if (open.operation.request.kind == MARU_TIER_LOAD && took.count() > 0) {
+    if (open.operation.request.payload_bytes > 0 && took.count() > 0) {
       const double speed = double(open.operation.request.payload_bytes) / took.count();
-      speed_ = speed_ == 0 ? speed : speed_ + kSpeedShare * (speed - speed_);
+      double& smoothed = open.operation.request.kind == MARU_TIER_LOAD ? speed_ : store_speed_;
+      smoothed = smoothed == 0 ? speed : smoothed + kSpeedShare * (speed - smoothed);
     }
   } else {
     (is_late ? kind.timed_out : done.result == -ENOENT ? kind.absent : kind.failed).add();

@@ -69,8 +69,15 @@ class TierSlot {
 
   bool is_open_circuit() const { return circuit_ == Circuit::kOpen; }
   const char* circuit_text() const;
-  // Loads so far: bytes a second of one, smoothed. 0: none yet.
+  // Loads so far, and stores: bytes a second of one, smoothed. 0: none yet.
   double load_bytes_per_second() const { return speed_; }
+  double store_bytes_per_second() const { return store_speed_; }
+  size_t queued() const { return queue_.size(); }  // that the tier has not accepted yet
+  // Operations of a kind that have ended since this was made, and the payload bytes of those that were done.
+  struct Total {
+    uint64_t done, absent, failed, bytes;
+  };
+  Total total(uint32_t kind);
   // Called when the breaker opens and when it closes.
   std::function<void(bool is_open)> circuit_changed;
 
@@ -107,7 +114,7 @@ class TierSlot {
   uint32_t failures_ = 0;
   Clock::time_point circuit_until_ = {};
   std::chrono::milliseconds pause_ = kBreakerPause;
-  double speed_ = 0;
+  double speed_ = 0, store_speed_ = 0;
 };
 
 }  // namespace maru::tierd

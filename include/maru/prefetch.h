@@ -29,8 +29,17 @@ extern "C" {
 typedef struct maru_prefetch_ticket maru_prefetch_ticket;
 
 enum maru_prefetch_policy {
-  MARU_PREFETCH_PREFIX = 0, /* stop at the first key that is neither in the pool nor in a tier */
-  MARU_PREFETCH_SPARSE = 1  /* load every key that a tier has */
+  MARU_PREFETCH_PREFIX = 0, /* stop at the first key that is not to be had: it is nowhere, or its load fails */
+  MARU_PREFETCH_SPARSE = 1, /* load every key that a tier has */
+  /* Stop at the first key that is neither in the pool nor in a tier, as PREFIX does; a load that fails is a gap, behind which
+   * loading goes on: for a caller that computes the gap alone. */
+  MARU_PREFETCH_SEGMENTED_PREFIX = 2
+};
+
+enum maru_prefetch_flags {
+  /* What this ticket loads is for its asker alone: a block that others have not pinned leaves the pool when the ticket is
+   * released, unless another ticket has asked for it as well. It stays in the tier. */
+  MARU_PREFETCH_TEMPORARY = 1u << 0
 };
 
 typedef struct maru_prefetch_options {
@@ -40,7 +49,7 @@ typedef struct maru_prefetch_options {
   uint32_t deadline_ms;    /* the ticket ends then with the blocks that are there; 0: 1000. At most 60000 */
   uint32_t compute_us;     /* how long the caller would compute one block, in microseconds. A load that is estimated to
                               take longer does not begin. 0: unknown, load in any case */
-  uint32_t reserved0;
+  uint32_t flags;          /* enum maru_prefetch_flags */
   uint64_t reserved[4];
 } maru_prefetch_options;
 

@@ -23,6 +23,8 @@
  *   thread,
  *                also meanwhile. No call but open() and close() may wait for a device.
  *   results      0 or -errno. Absent is -ENOENT.
+ *   groups       The second byte of a key is the length of a name that follows it. Entries with the same name are a group:
+ *                those of one tenant. A plug-in may count them, and then tenants have quotas in its tier.
  *
  * Structures that begin with `size` grow in later versions: their writer sets it, and a reader uses no field behind it.
  */
@@ -41,6 +43,7 @@ extern "C" {
 #define MARU_TIER_KEY_BYTES_MAX 8192u
 #define MARU_TIER_ATTRIBUTES_BYTES_MAX 81920u
 #define MARU_TIER_BATCH_MAX 1024u
+#define MARU_TIER_GROUP_BYTES_MAX 255u
 
 /* One open tier: the plug-in's own. */
 typedef struct maru_tier maru_tier;
@@ -86,11 +89,12 @@ typedef struct maru_tier_completion {
 } maru_tier_completion;
 
 enum maru_tier_capabilities {
-  MARU_TIER_KEEPS = 1u << 0,      /* stored entries can be loaded; null does not */
-  MARU_TIER_SURVIVES = 1u << 1,   /* entries are there again after a restart of maru-tierd */
-  MARU_TIER_LISTS = 1u << 2,      /* list() works */
-  MARU_TIER_SHARED = 1u << 3,     /* other hosts may change its content */
-  MARU_TIER_BOUNDS_SELF = 1u << 4 /* the tier evicts by itself when it is full */
+  MARU_TIER_KEEPS = 1u << 0,        /* stored entries can be loaded; null does not */
+  MARU_TIER_SURVIVES = 1u << 1,     /* entries are there again after a restart of maru-tierd */
+  MARU_TIER_LISTS = 1u << 2,        /* list() works */
+  MARU_TIER_SHARED = 1u << 3,       /* other hosts may change its content */
+  MARU_TIER_BOUNDS_SELF = 1u << 4,  /* the tier evicts by itself when it is full */
+  MARU_TIER_COUNTS_GROUPS = 1u << 5 /* get_group(), list_groups() and list_oldest() work */
 };
 
 typedef struct maru_tier_properties {
@@ -130,6 +134,15 @@ typedef struct maru_tier_entry {
   uint8_t key[MARU_TIER_KEY_BYTES_MAX];
 } maru_tier_entry;
 
+/* What a tier has of one group. */
+typedef struct maru_tier_group {
+  uint64_t entries;     /* that can be loaded */
+  uint64_t entry_bytes; /* of their payloads and attributes */
+  uint32_t name_bytes;
+  uint8_t name[MARU_TIER_GROUP_BYTES_MAX];
+  uint8_t reserved0;
+} maru_tier_group;
+
 typedef struct maru_tier_calls {
   size_t size;  /* sizeof(maru_tier_calls) */
   uint32_t abi; /* MARU_TIER_ABI */
@@ -160,6 +173,19 @@ typedef struct maru_tier_calls {
   /* Entries behind *cursor, which is 0 at first; `entries_max` at most. Returns how many, and 0 at the end; moves *cursor.
    * An entry that is stored or deleted meanwhile may come or be missing. -EOPNOTSUPP without MARU_TIER_LISTS. */
   int (*list)(maru_tier *tier, uint64_t *cursor, maru_tier_entry *ret_entries, size_t entries_max);
+
+  /* The rest is for MARU_TIER_COUNTS_GROUPS: NULL, or behind `size`, in a plug-in without it. Threads: as get_usage(). */
+
+  /* What the group has now: with every store that was completed, and without what was deleted or given up for room. */
+  void (*get_group)(maru_tier *tier, const void *name, uint32_t name_bytes, maru_tier_group *ret_group);
+
+  /* Groups that have entries, in the order of their names behind `after` (NULL: from the first), `groups_max` at most. Returns
+   * how many. */
+  int (*list_groups)(maru_tier *tier, const maru_tier_group *after, maru_tier_group *ret_groups, size_t groups_max);
+
+  /* The oldest entries of a group, the oldest first, `entries_max` at most. Returns how many. */
+  int (*list_oldest)(maru_tier *tier, const void *name, uint32_t name_bytes, maru_tier_entry *ret_entries,
+                     size_t entries_max);
 } maru_tier_calls;
 
 /* The symbol that a plug-in exports. */

@@ -19,6 +19,9 @@ enum MessageKind : uint32_t {
   kListTiers = 2,   // nothing -> JSON
   kClearTier = 3,   // the tier's name -> JSON
   kDrainTiers = 4,  // nothing -> JSON, once all that waits is written
+  kListQuotas = 5,  // nothing -> JSON: what tenants have and may have
+  kSetQuota = 6,    // {"tenant", "bytes"} -> JSON; 0 bytes: no limit
+  kDropQuota = 7,   // {"tenant"} -> JSON; the default applies again
 };
 
 struct MessageHeader {
@@ -33,7 +36,8 @@ struct PrefetchRequest {
   uint32_t policy;  // enum maru_prefetch_policy
   uint32_t deadline_ms;
   uint32_t compute_us;  // the asker's estimate of computing one block; 0: unknown
-  uint32_t reserved[4];
+  uint32_t flags;       // enum maru_prefetch_flags
+  uint32_t reserved[3];
 };
 
 // Followed by the bytes of the key, and zeros up to a multiple of 8.

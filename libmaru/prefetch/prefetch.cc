@@ -49,6 +49,7 @@ std::string question(const maru_key* keys, size_t n, const maru_prefetch_options
                                options.policy,
                                options.deadline_ms ? options.deadline_ms : kDefaultDeadlineMs,
                                options.compute_us,
+                               options.flags,
                                {}});
   for (size_t i = 0; i < n; ++i) {
     append(body, PrefetchKey{keys[i].size, keys[i].kind, keys[i].tenant});
@@ -147,7 +148,7 @@ MARU_PUBLIC int maru_prefetch(const maru_key* keys, size_t n, const maru_prefetc
     wish = *options;
   }
   if (keys == nullptr || n == 0 || n > MARU_PREFETCH_KEYS_MAX || ret_ticket == nullptr ||
-      wish.policy > MARU_PREFETCH_SPARSE)
+      wish.policy > MARU_PREFETCH_SEGMENTED_PREFIX || (wish.flags & ~uint32_t(MARU_PREFETCH_TEMPORARY)) != 0)
     return -EINVAL;
   if (!std::all_of(keys, keys + n, fits)) return -EINVAL;
   const char* path = wish.socket_path ? wish.socket_path : std::getenv("MARU_TIER_SOCKET");

@@ -67,6 +67,8 @@ class MaruConfig:
     auto_connect      whether `with MaruHandler(...)` connects
     timeout_ms        for requests to marud: connecting, and memory when there is none left
     read_only         whether this handler only finds and reads, which a user among the pool's `readers` may
+    prefetch          whether batch_pin(), prefetch_batch() and stage_batch() have maru-tierd load what has left the pool; a
+                      text is the path of its socket. None: as $MARU_PREFETCH says, in the same way
     auto_expand       whether more than pool_size may be held; then expand_size (None: pool_size) more each time
     A size (pool_size, chunk_size_bytes, expand_size) may also be a text with a unit: "512M", "1.5G", "64GiB"; the field has the
     number of bytes afterwards.
@@ -87,19 +89,26 @@ class MaruConfig:
     rm_address: str = "127.0.0.1:9850"
     enable_stats: bool = False
     read_only: bool = False
+    prefetch: Union[None, bool, str] = None  # ours, too
 
     if TYPE_CHECKING:  # what the fields may be made of
         def __init__(self, server_url: str = ..., instance_id: Optional[str] = ..., pool_size: Union[int, str] = ...,
                      chunk_size_bytes: Union[int, str] = ..., auto_connect: bool = ..., timeout_ms: int = ...,
                      use_async_rpc: bool = ..., max_inflight: int = ..., eager_map: bool = ..., auto_expand: bool = ...,
                      expand_size: Union[None, int, str] = ..., rm_address: str = ..., enable_stats: bool = ...,
-                     read_only: bool = ...) -> None: ...
+                     read_only: bool = ..., prefetch: Union[None, bool, str] = ...) -> None: ...
 
     def __post_init__(self) -> None:
         if self.instance_id is None:
             self.instance_id = str(uuid.uuid4())
         self.eager_map = _flag_of_environment("MARU_EAGER_MAP", self.eager_map)
         self.enable_stats = _flag_of_environment("MARU_STAT", self.enable_stats)
+        if self.prefetch is None:
+            path = os.environ.get("MARU_PREFETCH", "")
+            self.prefetch = path if path.startswith("/") else _flag_of_environment("MARU_PREFETCH", False)
+        if not is_truth(self.prefetch) and not (isinstance(self.prefetch, str) and self.prefetch.startswith("/")):
+            raise InvalidArgumentError(f"prefetch is {shown(self.prefetch)}: it must be True, False, or the path of "
+                                       "maru-tierd's socket, which begins with /.")
         if not isinstance(self.server_url, str):
             raise InvalidArgumentError(f"server_url is {shown(self.server_url)}: it must be the path of a socket, or a URL.")
         if self.server_url is not UNCHOSEN:

@@ -1,7 +1,7 @@
 """What is set for an engine's connector, checked when the engine starts: a wrong value would end it at its first store."""
 from __future__ import annotations
 
-from typing import Any, Mapping, NoReturn, Optional
+from typing import Any, Mapping, NoReturn, Optional, Union
 
 from .errors import InvalidArgumentError, shown
 
@@ -28,6 +28,7 @@ class Settings:
         self.timeout_ms = self.number("maru_timeout_ms", 0, 0, _SMALL)
         self.priority = self.number("maru_priority", 0, 0, _SMALL)
         self.ttl_ms = self.number("maru_ttl_ms", 0, 0, _LARGE)
+        self.prefetch = self.switch("maru_prefetch")
 
     def text(self, name: str) -> Optional[str]:
         """None when it is not set, or empty."""
@@ -41,6 +42,13 @@ class Settings:
         if not isinstance(value, bool):
             self._refuse(name, value, "true or false")
         return value
+
+    def switch(self, name: str) -> Union[bool, str]:
+        """True, False, or the path of a socket, which says yes."""
+        value = self._given.get(name, False)
+        if isinstance(value, bool) or isinstance(value, str) and value.startswith("/"):
+            return value
+        self._refuse(name, value, "true, false, or the path of maru-tierd's socket, which begins with /")
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
         value = self._given.get(name, default)

@@ -18,7 +18,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Union, cast
+from typing import Any, Callable, NoReturn, Optional, Sequence, Union, cast
 
 from ._maru import Client, Finder, Pin, View
 from .address import Address, parse
@@ -30,6 +30,7 @@ from .errors import (UNREADABLE, ClosedError, ForkedError, HandleUsedError, Inva
                      PoolReplacedError, QuotaError, shown)
 from .handler_stats import regions_of, statistics_of
 from .places import RETRIEVED, Budget, Fresh, Place, Retrieved
+from .pool_tier import PoolTier
 from .records import Digest
 from .results import (AllocHandle, FoundInOrder, MemoryInfo, OwnedRegions, PageAccount, PooledHandle, PoolHandle,
                       takes_slot_size)
@@ -51,6 +52,7 @@ class MaruHandler(Finder, Stages):
         self._config = MaruConfig() if config is None else config.checked_copy()
         self._client: Optional[Client] = None
         self._tenant: Optional[int] = None
+        self._tier = PoolTier(self._config.prefetch or False, logger)
         self._is_forked = False
         # For a caller that would not survive an exception, and computes again what it is not given: LMCache.
         self._passes_over_unreadable = False
@@ -70,6 +72,7 @@ class MaruHandler(Finder, Stages):
         self._stores: set[weakref.ref[Any]] = set()
         self._pins: dict[KeyName, list[Pin]] = {}
         self._pins_lock = threading.RLock()
+        self._renew_loads()
         self._renew_places()
 
     def _renew_places(self) -> None:
@@ -143,6 +146,7 @@ class MaruHandler(Finder, Stages):
             if client is None or self._is_forked:
                 return
             self._pins = {}  # what is being pinned meanwhile goes with the old ones
+            self._renew_loads()
         # Without the lock, which a thread that is storing may want: it may call close() itself.
         for reference in list(self._stores):
             store = reference()
@@ -447,14 +451,23 @@ class MaruHandler(Finder, Stages):
         return taken
 
     def batch_pin(self, keys: Sequence[Key]) -> list[bool]:
-        """Pins the leading keys that are present; False from the first that is absent."""
+        """Pins the leading keys that are present, or that `prefetch` brings; False from the first that is absent."""
         client = self._ask()
         plain = client_keys(list_of(keys, "keys"))
         names = names_of(plain)
+        taken = self._pin_and_keep(client, plain, names)
+        brought = self._tier.bring(plain[taken:], self._tenant)
+        if brought is not None:
+            taken += self._pin_and_keep(client, plain[taken:], names[taken:])
+            brought.release()
+        return [True] * taken + [False] * (len(plain) - taken)
+
+    def _pin_and_keep(self, client: Client, keys: Sequence[ClientKey], names: Sequence[KeyName]) -> int:
+        """The leading keys that are present. Returns how many."""
         with self._pins_lock:
-            taken = self._pin_leading(client, plain)
-            self._keep_pins(client, names, taken)
-        return [True] * len(taken) + [False] * (len(plain) - len(taken))
+            pins = self._pin_leading(client, keys)
+            self._keep_pins(client, names, pins)
+        return len(pins)
 
     def _pin_leading(self, client: Client, keys: Sequence[ClientKey]) -> list[Pin]:
         try:
@@ -577,13 +590,9 @@ class MaruHandler(Finder, Stages):
 _handlers: weakref.WeakSet[MaruHandler] = weakref.WeakSet()
 
 
-def _every_handler() -> Iterator[MaruHandler]:
-    return iter(list(_handlers))
-
-
 def _note_fork() -> None:
     # Locks may have been held by threads that the child does not have. The parent's client raises ForkedError.
-    for handler in _every_handler():
+    for handler in list(_handlers):
         handler._is_forked = True
         handler._renew()
 

@@ -31,6 +31,7 @@ from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError, ParentGoneError
 from .paged_layers import writable
+from .pool_tier import PoolTier
 from .sglang_model import dtype_of, identify, refuse_an_unknown_draft, refuse_names_of_tokens_alone
 from .tally import Tally
 
@@ -38,7 +39,7 @@ expect_this_package()
 logger = logging.getLogger("sglang.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model", "maru_kv_dtype",
-            "maru_timeout_ms", "maru_read_only", "maru_required"}
+            "maru_timeout_ms", "maru_read_only", "maru_required", "maru_prefetch"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
 _ROOT = "root"  # no page has this name: SGLang's are hexadecimal
@@ -66,6 +67,7 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._identity = b""  # until the memory is registered
         self._is_read_only = settings.flag("maru_read_only", False)
         self._pool = EnginePool(settings, logger, self._is_read_only)
+        self._tier = PoolTier(settings.prefetch, logger)
 
     @property
     def _client(self) -> Client:
@@ -109,10 +111,18 @@ class MaruHiCacheStorage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         attached = self._pool.attached()
+        # With the root, from which the pool counts how deep a page lies: then the end of a prefix is searched for.
+        rows = self._keys([_ROOT, *keys])
         try:
-            # With the root, from which the pool counts how deep a page lies: then the end of a prefix is searched for.
-            with attached.client.match_prefix(self._keys([_ROOT, *keys]), attached.tenant) as match:
-                return max(0, match.blocks - 1)
+            with attached.client.match_prefix(rows, attached.tenant) as match:
+                found = match.blocks
+                # The match holds what is there, under which the others are published. SGLang asks on a thread of its own.
+                brought = self._tier.bring(rows[found:], attached.tenant)
+            if brought is not None:
+                with attached.client.match_prefix(rows, attached.tenant) as match:
+                    found = match.blocks
+                brought.release()
+            return max(0, found - 1)
         except InvalidArgumentError:
             raise
         except MaruError as error:

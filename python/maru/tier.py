@@ -16,8 +16,10 @@ from typing import NamedTuple, Optional, Sequence, Union
 
 from . import _prefetch
 from .errors import ClosedError, InvalidArgumentError, error_for, shown
+from .records import Digest
 
 _BYTES, _DIGEST128, _DIGEST256 = 0, 1, 2  # enum maru_key_kind
+_PREFIX, _SPARSE, _SEGMENTED = 0, 1, 2  # enum maru_prefetch_policy
 _KEYS_MAX = 4096
 _DEADLINE_MAX = 60.0
 _DEFAULT_SOCKET = "/run/maru-tierd/prefetch.sock"
@@ -81,13 +83,15 @@ class Ticket:
 
 
 def prefetch(keys: Sequence[Union[bytes, str]], *, tenant: int = 0, digests: bool = False, sparse: bool = False,
-             deadline: float = 1.0, compute_us: int = 0, socket_path: Optional[str] = None) -> Ticket:
+             segmented: bool = False, temporary: bool = False, deadline: float = 1.0, compute_us: int = 0,
+             socket_path: Optional[str] = None) -> Ticket:
     """Asks for keys in the order in which they are needed, and returns at once.
 
-    digests: the keys are digests of 16 or 32 bytes, and not bytes of any kind. sparse: do not stop at the first key that
-    neither the pool nor a tier has. deadline: seconds, after which the ticket ends with the blocks that are there. compute_us:
-    how long computing a block would take; a load that is estimated to take longer does not begin. socket_path: None is
-    $MARU_TIER_SOCKET, else the service's.
+    digests: the keys are digests of 16 or 32 bytes, and not bytes of any kind; a Digest is one in any case. sparse: do not stop
+    at the first key that is not to be had. segmented: stop at the first that is nowhere, and not at one whose load fails.
+    temporary: what this ticket loads leaves the pool when the ticket is released, unless others hold it. deadline: seconds,
+    after which the ticket ends with the blocks that are there. compute_us: how long computing a block would take; a load that
+    is estimated to take longer does not begin. socket_path: None is $MARU_TIER_SOCKET, else the service's.
     """
     if not 1 <= len(keys) <= _KEYS_MAX:
         raise InvalidArgumentError(f"keys: found {len(keys)}, expected 1 to {_KEYS_MAX}")
@@ -97,11 +101,15 @@ def prefetch(keys: Sequence[Union[bytes, str]], *, tenant: int = 0, digests: boo
     asked = []
     for key in keys:
         data = key.encode() if isinstance(key, str) else bytes(key)
-        kind = _BYTES if not digests else _DIGEST128 if len(data) == 16 else _DIGEST256
-        if digests and len(data) not in (16, 32):
+        is_digest = digests or isinstance(key, Digest)
+        kind = _BYTES if not is_digest else _DIGEST128 if len(data) == 16 else _DIGEST256
+        if is_digest and len(data) not in (16, 32):
             raise InvalidArgumentError(f"a digest has {len(data)} bytes, expected 16 or 32")
         asked.append((data, kind, tenant))
-    native = _prefetch.Ticket(asked, socket_path, int(sparse), max(1, int(deadline * 1000)), compute_us)
+    if sparse and segmented:
+        raise InvalidArgumentError("found sparse and segmented, expected one of them or none")
+    policy = _SPARSE if sparse else _SEGMENTED if segmented else _PREFIX
+    native = _prefetch.Ticket(asked, socket_path, policy, max(1, int(deadline * 1000)), compute_us, int(temporary))
     if native.opened() != 0:
         raise error_for(-native.opened(), "maru_prefetch")
     return Ticket(native)

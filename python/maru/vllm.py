@@ -51,6 +51,7 @@ from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
 from .errors import BadMemoryError, InvalidArgumentError, MaruError
 from .paged_layers import PagedLayers
+from .pool_tier import PoolTier
 from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
@@ -63,7 +64,7 @@ expect_this_package()
 logger = logging.getLogger("vllm.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_chunk_tokens", "maru_priority", "maru_ttl_ms", "maru_model",
-            "maru_store_generated", "maru_timeout_ms", "maru_required", "maru_metadata"}
+            "maru_store_generated", "maru_timeout_ms", "maru_required", "maru_metadata", "maru_prefetch"}
 # Whether this vLLM has connectors take blocks out of its prefix cache. Such a vLLM also tells them of all blocks that a request
 # gets, even of those that another connector loads.
 _SAYS_WHICH_BLOCKS = hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
@@ -136,6 +137,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._options: dict[str, Any] = {"priority": settings.priority, "ttl_ms": settings.ttl_ms}
         # An engine that only loads may be run by a user who may only read.
         self._pool = EnginePool(settings, logger, read_only=not self._stores)
+        self._tier = PoolTier(settings.prefetch if self._loads else False, logger)
         self._identity = identify(vllm_config, settings.model, self._block_tokens, self._chunk_tokens)
         self._family = chunk_keys.digest(self._identity)[:16]
         self._events = (pool_events(vllm_config, self._pool, logger) if role == KVConnectorRole.SCHEDULER and self._loads
@@ -186,7 +188,7 @@ class MaruConnector(KVConnectorBase_V1):
 
     def shutdown(self) -> None:
         for plan in self._requests.values():
-            plan.let_go()
+            plan.end()
         self._requests.clear()
         if self._events is not None:
             self._events.close()
@@ -365,16 +367,37 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._plan(request)
         if plan is None:
             return 0, False
+        if plan.coming is not None and not plan.coming.is_settled():
+            return None, False
         hashes = plan.hash_to(request.num_tokens, self._chunk_tokens)
         if plan.loadable is not None:
             hashes = hashes[:plan.loadable * HASH_BYTES]
-        # One token has to be computed in any case, so that there is something to go on from. Then the last chunk is loaded
-        # without its last block.
-        end = min(self._match(hashes, plan=None) * self._chunk_tokens - self._dropped_tokens,
-                  (request.num_tokens - 1) // self._block_tokens * self._block_tokens)
-        found = max(0, end - num_computed_tokens)
+        chunks = self._match(hashes, plan=None)
+        if self._waits_for_tier(plan, hashes, chunks, num_computed_tokens):
+            return None, False
+        found = max(0, self._loadable_tokens(request, chunks) - num_computed_tokens)
         plan.offered_from = num_computed_tokens
         return found, self._apart and found > 0
+
+    def _loadable_tokens(self, request: Any, chunks: int) -> int:
+        """One token has to be computed in any case, so that there is something to go on from. Then the last chunk is loaded
+        without its last block."""
+        known: int = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
+        return min(chunks * self._chunk_tokens - self._dropped_tokens, known)
+
+    def _waits_for_tier(self, plan: RequestPlan, hashes: bytes, found: int, computed: int) -> bool:
+        """Whether chunks of the request may come from storage below the pool. vLLM asks for such a request again in its next
+        steps. A request waits once, and once more after it was preempted."""
+        if not self._tier.is_on or plan.coming is not None or plan.loadable is not None:
+            return False
+        if self._loadable_tokens(plan.request, len(hashes) // HASH_BYTES) <= max(
+                computed, self._loadable_tokens(plan.request, found)):
+            return False
+        # With the last that is there: holding it keeps all before it, under which the others are published.
+        missing = hashes[max(0, found - 1) * HASH_BYTES:]
+        of_ranks = [chunk_keys.of_rank(missing, digest) for digest in self._rank_digests]
+        plan.coming = self._tier.ask(numpy.stack(of_ranks, axis=1).reshape(-1, HASH_BYTES), self._pool.attached().tenant)
+        return plan.coming is not None
 
     def _match(self, hashes: bytes, plan: Optional[RequestPlan]) -> int:
         """How many leading chunks all ranks can load. With a plan they are held for it."""
@@ -399,13 +422,17 @@ class MaruConnector(KVConnectorBase_V1):
         if blocks is not None:
             self._given += blocks.get_block_ids()[0]  # another connector beside this one may load into these
         plan = self._plan(request)
-        if plan is None or num_external_tokens == 0:
+        if plan is None:
+            return
+        if num_external_tokens == 0:
+            plan.end_coming()
             return
         begin = plan.offered_from
         end = begin + num_external_tokens
         plan.load = (begin, end)
         plan.let_go()
         self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+        plan.end_coming()
         plan.held_since = self._step
         plan.stored = end // self._chunk_tokens
         if self._apart:
@@ -537,7 +564,7 @@ class MaruConnector(KVConnectorBase_V1):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, Optional[dict[str, Any]]]:
         plan = self._requests.pop(request.request_id, None)
         if plan is not None:
-            plan.let_go()
+            plan.end()
         return False, None
 
 

@@ -9,6 +9,7 @@ import numpy
 
 from . import chunk_keys
 from .chunk_keys import HASH_BYTES
+from .pool_tier import Load
 from .token_metadata import TEXT_BYTES_MAX
 
 
@@ -62,6 +63,7 @@ class RequestPlan:
     stored: int = 0  # chunks that are in the pool, or on their way
     held: list[Any] = field(default_factory=list)  # what keeps the chunks to load from being evicted
     held_since: int = 0
+    coming: Optional[Load] = None  # chunks from below the pool, until they are held or are of no use
 
     def hash_to(self, n: int, chunk_tokens: int) -> bytes:
         """The hashes of the whole chunks among the first n tokens."""
@@ -93,7 +95,7 @@ class RequestPlan:
 
     def begin_again(self, root: bytes) -> None:
         """With other hashes, when nothing of the request is computed."""
-        self.let_go()
+        self.end()
         self.root, self.hashes = root, b""
         self.offered_from = self.stored = 0
         self.load = self.loadable = None
@@ -103,6 +105,15 @@ class RequestPlan:
         for match in self.held:
             match.release()
         self.held.clear()
+
+    def end_coming(self) -> None:
+        if self.coming is not None:
+            self.coming.release()
+            self.coming = None
+
+    def end(self) -> None:
+        self.let_go()
+        self.end_coming()
 
 
 def first_of(blocks: Iterable[int], among: Collection[int]) -> Optional[int]:

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Callable, Iterable, Optional
 
+import numpy
 import torch
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.api import KeyEntry, KeyListPage, MemoryLayoutDesc, ObjectKey
@@ -31,9 +32,11 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.platform import create_event_notifier
+from numpy.typing import NDArray
 
 from maru import Client, MaruError, View
 from maru.errors import InvalidArgumentError
+from maru.pool_tier import PoolTier, Switch
 
 from .mp.blocks import Blocks
 from .mp.keys import Family, Keys, Place
@@ -48,28 +51,32 @@ _HELP = """maru_lmcache.l2.MaruL2Adapter, adapter_params:
 - pool (str): the pool (default: the pool called default)
 - tenant (str): the tenant of objects without cache_salt (default: none)
 - timeout_ms (int): for requests to marud (default: 5000)
-- load_threads (int): how many loads copy at a time (default: 2)"""
+- load_threads (int): how many loads copy at a time (default: 2)
+- prefetch (bool, or the path of a socket): whether maru-tierd loads what has left the pool (default: false)"""
 
 
 class MaruL2AdapterConfig(L2AdapterConfigBase):  # type: ignore[misc]
     """adapter_params, checked. LMCache finds this class by its name."""
 
     def __init__(self, socket: Optional[str] = None, pool: Optional[str] = None, tenant: str = "", timeout_ms: int = 5000,
-                 load_threads: int = 2) -> None:
+                 load_threads: int = 2, prefetch: Switch = False) -> None:
         self.socket = socket
         self.pool = pool
         self.tenant = tenant
         self.timeout_ms = timeout_ms
         self.load_threads = load_threads
+        self.prefetch = prefetch
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> MaruL2AdapterConfig:
         """Raises InvalidArgumentError, a ValueError, where a parameter is unknown or of another type."""
-        kinds = {"socket": str, "pool": str, "tenant": str, "timeout_ms": int, "load_threads": int}
+        kinds = {"socket": str, "pool": str, "tenant": str, "timeout_ms": int, "load_threads": int, "prefetch": bool}
         for name, value in d.items():
             if name not in kinds:
                 raise InvalidArgumentError(f"adapter_params has {name!r}, and MaruL2Adapter knows {', '.join(kinds)}.")
-            if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            if name == "prefetch" and isinstance(value, str) and value.startswith("/"):
+                continue
+            if not isinstance(value, kinds[name]) or isinstance(value, bool) != (name == "prefetch"):
                 raise InvalidArgumentError(f"adapter_params has {name} {value!r}: a {kinds[name].__name__} is wanted.")
         if d.get("timeout_ms", 1) <= 0 or d.get("load_threads", 1) <= 0:
             raise InvalidArgumentError("adapter_params: timeout_ms and load_threads are 1 at the least.")
@@ -114,6 +121,7 @@ class MaruL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         geometry = self._client.geometry()
         super().__init__(max_capacity_bytes=geometry.pages * geometry.page_bytes)
         self._blocks = Blocks(self._client)
+        self._tier = PoolTier(config.prefetch, logger)
         self._keys = Keys(self._client, config.tenant)
         self._serialized: dict[tuple[str, int, int], Family] = {}
         self._said = Sayings()
@@ -202,7 +210,7 @@ class MaruL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                     asked.append((index, located[1]))
             for tenant, indices, rows in by_tenant(asked):
                 try:
-                    views = self._client.retrieve_batch(rows, tenant)
+                    views = self._views(rows, tenant)
                 except MaruError as error:  # what is locked already stays so: the caller unlocks what the answer has
                     self._said.error("lookup", "%d objects count as absent: %s", len(indices), error)
                     continue
@@ -214,6 +222,17 @@ class MaruL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                     elif view is not None:
                         self._said.error("unreadable", "A block counts as absent: %s", view)
         return found
+
+    def _views(self, rows: NDArray[numpy.uint8], tenant: int) -> list[Any]:
+        """Pinned, with what maru-tierd brings meanwhile: a lookup has a thread of its own."""
+        views = list(self._client.retrieve_batch(rows, tenant))
+        missing = [i for i, view in enumerate(views) if view is None]
+        brought = self._tier.bring(rows[missing], tenant, is_sparse=True)
+        if brought is not None:
+            for i, view in zip(missing, self._client.retrieve_batch(rows[missing], tenant)):
+                views[i] = view
+            brought.release()
+        return views
 
     def _lock(self, key: ObjectKey, place: Place, view: View) -> None:
         with self._known_lock:

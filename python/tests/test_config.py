@@ -17,14 +17,14 @@ DEFAULTS = {
     "server_url": "tcp://localhost:5555", "pool_size": 100 * MIB, "chunk_size_bytes": MIB, "auto_connect": True,
     "timeout_ms": 2000, "use_async_rpc": True, "max_inflight": 64, "eager_map": True, "auto_expand": True,
     "expand_size": None, "rm_address": "127.0.0.1:9850", "enable_stats": False,
-    "read_only": False,  # ours; last, so that the others keep their positions
+    "read_only": False, "prefetch": False,  # ours; last, so that the others keep their positions
 }
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
     monkeypatch.setattr(address, "_said", {})
-    for name in ("MARU_EAGER_MAP", "MARU_STAT"):
+    for name in ("MARU_EAGER_MAP", "MARU_STAT", "MARU_PREFETCH"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -59,6 +59,7 @@ def test_instances_are_named_apart():
     {"pool_size": 1e9}, {"chunk_size_bytes": None}, {"pool_size": ""}, {"pool_size": "G"}, {"pool_size": "-4G"},
     {"pool_size": "0"}, {"pool_size": "1e9"}, {"pool_size": "4 G B"}, {"pool_size": "1.5.0G"}, {"pool_size": "\u0664G"},
     {"pool_size": "inf"}, {"pool_size": "4G\n"}, {"pool_size": b"4G"}, {"pool_size": "9" * 5000},
+    {"prefetch": "yes"}, {"prefetch": 5}, {"prefetch": ""},
     {"chunk_size_bytes": "0.1"}, {"timeout_ms": "2K"}, {"timeout_ms": numpy.bool_(True)}, {"expand_size": "1K"},
 ])
 def test_what_cannot_be_is_refused(wrong):
@@ -161,3 +162,10 @@ def test_what_does_nothing_is_explained_once(caplog, marud):
             pass
     for name in ("use_async_rpc=False", "max_inflight=3", "rm_address='h:1'", "eager_map=False", "enable_stats=True"):
         assert sum(name + " is accepted and does nothing: " in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("text, means", [("1", True), ("no", False), ("/run/tier.sock", "/run/tier.sock"), ("", False)])
+def test_the_environment_says_prefetch_where_the_program_does_not(monkeypatch, text, means):
+    monkeypatch.setenv("MARU_PREFETCH", text)
+    assert maru.MaruConfig().prefetch == means
+    assert maru.MaruConfig(prefetch=False).prefetch is False and maru.MaruConfig(prefetch="/s").prefetch == "/s"

@@ -5,7 +5,7 @@ import maru
 from maru.engine_settings import Settings
 
 KNOWN = {"maru_socket", "maru_pool", "maru_tenant", "maru_model", "maru_timeout_ms", "maru_priority", "maru_ttl_ms",
-         "maru_chunk_tokens", "maru_store_generated", "maru_required"}
+         "maru_chunk_tokens", "maru_store_generated", "maru_required", "maru_prefetch"}
 
 
 def settings(**given):
@@ -57,3 +57,11 @@ def test_a_flag_is_true_or_false(value):
 def test_a_name_that_is_not_known_is_refused():
     with pytest.raises(maru.InvalidArgumentError, match="extra_config has maru_chunk; what may be set is maru_chunk_tokens, "):
         settings(maru_chunk=1)
+
+
+def test_prefetch_is_on_off_or_a_socket():
+    assert settings().prefetch is False
+    assert [settings(maru_prefetch=value).prefetch for value in (True, False, "/run/t.sock")] == [True, False, "/run/t.sock"]
+    for value in ("yes", "", 1, None):
+        with pytest.raises(maru.InvalidArgumentError, match="maru_prefetch in extra_config is .* path of maru-tierd's socket"):
+            settings(maru_prefetch=value)

@@ -101,13 +101,15 @@ std::string ask_tcp(const std::string& address, const std::string& method, const
   return talk(socket.get(), method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
 
-std::string ask_unix(const std::string& file, const std::string& path) {
+std::string ask_unix(const std::string& file, const std::string& path, const std::string& method = "GET",
+                     const std::string& body = {}) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un where = {};
   where.sun_family = AF_UNIX;
   std::strncpy(where.sun_path, file.c_str(), sizeof(where.sun_path) - 1);
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)), 0);
-  return talk(socket.get(), "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  return talk(socket.get(), method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
+                                std::to_string(body.size()) + "\r\n\r\n" + body);
 }
 
 TEST(Http, AnswersOnBothSockets) {
@@ -115,8 +117,9 @@ TEST(Http, AnswersOnBothSockets) {
   Counters counters;
   counters.counter("maru_x_total", "X.").add(42);
   Health health;
+  HttpHandlers handlers;
   const std::string path = directory.file("http.sock");
-  auto server = HttpServer::start({path, "127.0.0.1:0"}, counters, health);
+  auto server = HttpServer::start({path, "127.0.0.1:0"}, counters, health, handlers);
   ASSERT_TRUE(server) << server.error().text();
   const std::string& address = (*server)->tcp_address();
   EXPECT_NE(ask_tcp(address, "GET", "/metrics").find("maru_x_total 42\n"), std::string::npos);
@@ -129,10 +132,34 @@ TEST(Http, AnswersOnBothSockets) {
   EXPECT_NE(ask_tcp(address, "nonsense", "").find("40"), std::string::npos);
 }
 
+TEST(Http, AsksTheProgramForOtherPaths) {
+  TemporaryDirectory directory;
+  Counters counters;
+  Health health;
+  HttpHandlers handlers;
+  const std::string path = directory.file("http.sock");
+  auto server = HttpServer::start({path, "127.0.0.1:0"}, counters, health, handlers);
+  ASSERT_TRUE(server) << server.error().text();
+  EXPECT_NE(ask_unix(path, "/own").find("404 "), std::string::npos) << "before there is a handler";
+  handlers.set([](const HttpCall& call) -> std::optional<HttpReply> {
+    if (!call.path.starts_with("/own")) return std::nullopt;
+    return HttpReply{202, call.method + ' ' + call.path + ' ' + call.body + (call.may_change ? " unix" : " tcp")};
+  });
+  const std::string put = ask_unix(path, "/own/a%2Fb", "PUT", "{\"x\": 1}");
+  EXPECT_NE(put.find("202 "), std::string::npos) << put;
+  EXPECT_NE(put.find("PUT /own/a%2Fb {\"x\": 1} unix"), std::string::npos) << put;
+  EXPECT_NE(ask_tcp((*server)->tcp_address(), "GET", "/own").find("GET /own  tcp"), std::string::npos);
+  EXPECT_NE(ask_unix(path, "/own", "PUT", std::string(5000, 'x')).find("413 "), std::string::npos);
+  EXPECT_NE(ask_unix(path, "/metrics").find("200 OK"), std::string::npos);
+  handlers.set({});
+  EXPECT_NE(ask_unix(path, "/own").find("404 "), std::string::npos);
+}
+
 TEST(Http, TakesASocketThatNobodyListensOnAndNoOther) {
   TemporaryDirectory directory;
   Counters counters;
   Health health;
+  HttpHandlers handlers;
   const std::string path = directory.file("http.sock");
   {
     FileDescriptor left(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -141,9 +168,9 @@ TEST(Http, TakesASocketThatNobodyListensOnAndNoOther) {
     std::strncpy(where.sun_path, path.c_str(), sizeof(where.sun_path) - 1);
     ASSERT_EQ(::bind(left.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)), 0);
   }
-  auto server = HttpServer::start({path, ""}, counters, health);
+  auto server = HttpServer::start({path, ""}, counters, health, handlers);
   ASSERT_TRUE(server) << server.error().text();
-  auto second = HttpServer::start({path, ""}, counters, health);
+  auto second = HttpServer::start({path, ""}, counters, health, handlers);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, EADDRINUSE);
   EXPECT_NE(ask_unix(path, "/healthcheck").find("200 OK"), std::string::npos) << "the first one goes on";

@@ -28,7 +28,7 @@ json client_with(uint64_t generation, uint64_t stores) {
                        {"counters", {{"stores", stores}}}}});
 }
 Sample sample(uint64_t seconds, json status, json clients = json::array()) {
-  return {seconds * 1'000'000'000, 250'000, std::move(status), std::move(clients)};
+  return {seconds * 1'000'000'000, 250'000, std::move(status), std::move(clients), json::object()};
 }
 
 TEST(Sample, RatesAndSharesAreThoseOfTheTimeBetween) {
@@ -78,6 +78,29 @@ TEST(Sample, WithoutAnEarlierLookEverythingIsStillThere) {
   EXPECT_EQ(figures["clients"][0]["pid"], 7);
   EXPECT_DOUBLE_EQ(figures["clients"][0]["stores_per_s"].get<double>(), 0);
   EXPECT_EQ(changes({}, {})["pools"].size(), 0u);
+}
+
+TEST(Sample, TiersHaveTheRatesOfTheTimeBetweenAndNoneOfAnotherMaruTierd) {
+  const auto tiers = [](uint64_t pid, uint64_t hits, uint64_t misses, uint64_t loaded_bytes) {
+    return json{
+        {"pid", pid},
+        {"pool", "default"},
+        {"queued", 3u},
+        {"tiers",
+         {{{"name", "nvme"}, {"entries", 9u}, {"hits", hits}, {"misses", misses}, {"loaded_bytes", loaded_bytes}}}}};
+  };
+  Sample before = sample(10, status_with(5, 1, 0, 0, 0)), after = sample(12, status_with(5, 1, 0, 0, 0));
+  EXPECT_TRUE(changes(before, after)["tiers"].empty());
+  before.tiers = tiers(7, 100, 100, 1000);
+  after.tiers = tiers(7, 130, 110, 5000);
+  const json tier = changes(before, after)["tiers"][0];
+  EXPECT_EQ(tier["name"], "nvme");
+  EXPECT_EQ(tier["pool"], "default");
+  EXPECT_EQ(tier["waiting_blocks"], 3u);
+  EXPECT_DOUBLE_EQ(tier["hit_percent"].get<double>(), 75);
+  EXPECT_DOUBLE_EQ(tier["loaded_bytes_per_s"].get<double>(), 2000);
+  after.tiers = tiers(8, 130, 110, 5000);
+  EXPECT_DOUBLE_EQ(changes(before, after)["tiers"][0]["loaded_bytes_per_s"].get<double>(), 0);
 }
 
 }  // namespace

@@ -205,5 +205,31 @@ TEST(TopScreen, AnswersOfAnotherMarudDoNotEndIt) {
     EXPECT_FALSE(draw_top(odd, {}, "").lines.empty());
 }
 
+TEST(TopScreen, ShowsTiersOfThePoolsThatAreShown) {
+  json figures = figures_with(json::array());
+  figures["tiers"] = {{{"pool", "default"},
+                       {"name", "nvme"},
+                       {"entries", 12u},
+                       {"physical_bytes", 1u << 29},
+                       {"capacity_bytes", 1u << 30},
+                       {"hit_percent", 93.1},
+                       {"loads_per_s", 12.0},
+                       {"loaded_bytes_per_s", double(1 << 20)},
+                       {"breaker", "closed"},
+                       {"trouble", ""},
+                       {"waiting_blocks", 3u}}};
+  TopView view;
+  TopScreen screen = draw_top(figures, view, "");
+  const size_t line = line_with(screen, "tier nvme  50.0% of 1 GiB");
+  ASSERT_LT(line, screen.lines.size());
+  EXPECT_LT(line_with(screen, "hits 93.1%"), screen.lines.size());
+  EXPECT_LT(line_with(screen, "loaded 12/s 1 MiB/s"), screen.lines.size());
+  EXPECT_EQ(line_with(screen, "breaker"), screen.lines.size());
+  figures["tiers"][0]["breaker"] = "open";
+  EXPECT_LT(line_with(draw_top(figures, view, ""), "ATTENTION: breaker open"), 24u);
+  view.pool = "other";
+  EXPECT_EQ(line_with(draw_top(figures, view, ""), "tier nvme"), draw_top(figures, view, "").lines.size());
+}
+
 }  // namespace
 }  // namespace maru::marudctl

@@ -151,6 +151,10 @@ Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool kee
   if (!mutant(kMutantPayloadNotFlushed)) flush_payload(own.page());
   if (!mutant(kMutantMetadataAfterPublish)) write_metadata(own.page(), key, own.generation());
   if (!mutant(kMutantMetadataNotFlushed)) flush_metadata(own.page());
+  return publish_in(who, key, own, parent, keeps);
+}
+
+Stored publish_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool keeps) {
   shm::NewBlock block;
   block.digest = key_digest(key);
   block.key = key_text(key);

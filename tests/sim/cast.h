@@ -55,6 +55,8 @@ struct Stored {
 Stored store(Client& who, uint32_t key, PageRef parent = PageRef::none(), uint32_t pages = 1);
 // The same in a page that the client has taken already. What was not stored stays RESERVED when `keeps`.
 Stored store_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool keeps = false);
+// The same with bytes that are there already.
+Stored publish_in(Client& who, uint32_t key, PageRef own, PageRef parent, bool keeps = false);
 // All of `keys` as one batch: all pages first, then each block under the one before. How many are there.
 uint32_t store_chain_batch(Client& who, uint32_t first, uint32_t count);
 // Everything that is stored from now on counts for this tenant, 0 for none. marud's returns go to `returns`, and a dead lane's

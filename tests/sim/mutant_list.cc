@@ -104,6 +104,9 @@ std::span<const MutantRecord> mutant_records() {
       {kMutantReadKeyUnchecked, "a key read without looking at the page word again", {"keys-listed"}},
       {kMutantFeedOverwrittenLate, "words of a feed's ring said to be gone after they are", {"feed"}},
       {kMutantFeedOverrunUnseen, "a record of a feed believed though the writer has overtaken it", {"feed"}},
+      {kMutantDeviceReadsUnpinned, "a pin that ends before the device has read the block", {"tier-store"}},
+      {kMutantDeviceOutlivesOwner, "pages of a dead client used again while a device writes", {"tier-prefetch"}},
+      {kMutantPublishBeforeDevice, "a block published before the device has written it", {"tier-prefetch"}},
       {kMutantFeedEndUnchecked, "a follower that begins between two publications", {"feed"}},
   };
   return kRecords;

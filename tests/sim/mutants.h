@@ -109,6 +109,9 @@ enum MutantId : unsigned {
   kMutantMetadataAfterPublish = 141,   // tests/sim/cast.cc: the metadata is written when the block is visible already
   kMutantMetadataLengthLate = 142,     // a block is visible before its line says how much metadata it has
   kMutantReadMetadataUnchecked = 143,  // metadata is believed without a pin and without reading the page word again
+  kMutantDeviceReadsUnpinned = 137,    // tests/sim/scenario_tier.cc: a pin ends before the device has read the block
+  kMutantDeviceOutlivesOwner = 138,    // the same: a client is dead for marud while a device still writes into its page
+  kMutantPublishBeforeDevice = 139,    // the same: a block is published before the device has written all of it
 };
 
 namespace sim {

@@ -26,6 +26,7 @@ std::span<const Scenario> lane_scenarios();
 std::span<const Scenario> attach_scenarios();
 std::span<const Scenario> format_scenarios();
 std::span<const Scenario> feed_scenarios();
+std::span<const Scenario> tier_scenarios();
 std::span<const Scenario> wrong_pool_scenarios();
 
 // All of them, in the order in which they are listed.

@@ -9,10 +9,10 @@ std::span<const Scenario* const> all_scenarios() {
   static const std::vector<const Scenario*> all = [] {
     std::vector<const Scenario*> list;
     for (const auto group :
-         {pin_scenarios(), registry_scenarios(), chain_scenarios(), page_scenarios(), metadata_scenarios(),
-          death_scenarios(), takeover_scenarios(), grant_scenarios(), tenant_scenarios(), poison_scenarios(),
-          host_scenarios(), power_scenarios(), room_scenarios(), epoch_scenarios(), lane_scenarios(),
-          attach_scenarios(), format_scenarios(), feed_scenarios(), wrong_pool_scenarios()}) {
+         {pin_scenarios(),    registry_scenarios(), chain_scenarios(), page_scenarios(),   metadata_scenarios(),
+          death_scenarios(),  takeover_scenarios(), grant_scenarios(), tenant_scenarios(), poison_scenarios(),
+          host_scenarios(),   power_scenarios(),    room_scenarios(),  epoch_scenarios(),  lane_scenarios(),
+          attach_scenarios(), format_scenarios(),   feed_scenarios(),  tier_scenarios(),   wrong_pool_scenarios()}) {
       for (const Scenario& scenario : group) list.push_back(&scenario);
     }
     return list;

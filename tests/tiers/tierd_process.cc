@@ -46,12 +46,11 @@ TierdProcess::TierdProcess(const MarudProcess& marud, const std::string& tiers, 
       config_path_(marud.directory().file("tierd.toml")),
       log_path_(marud.directory().file("tierd.log")),
       http_path_(marud.directory().file("tierd.http")) {
-  std::string text = tiers;
+  std::string text = more + "\n" + tiers;
   for (size_t at; (at = text.find("DIR")) != std::string::npos;) text.replace(at, 3, marud.directory().path());
   std::ofstream(config_path_) << "[daemon]\nlog_level = \"debug\"\n[http]\nsocket = \"" << http_path_
                               << "\"\n[pool]\nsocket = \"" << marud.socket_path() << "\"\n[prefetch]\nsocket = \""
                               << socket_path_ << "\"\n"
-                              << more << "\n"
                               << text;
 }
 
@@ -114,6 +113,19 @@ uint64_t TierdProcess::metric(const std::string& name) const {
   for (std::string line; std::getline(text, line);)
     if (line.starts_with(name + " ")) return std::strtoull(line.c_str() + name.size(), nullptr, 10);
   return 0;
+}
+
+std::pair<int, nlohmann::json> TierdProcess::http(const std::string& method, const std::string& path,
+                                                  const std::string& body) const {
+  const FileDescriptor socket = connect_to(http_path_);
+  if (!socket.is_open()) return {0, nullptr};
+  const std::string question =
+      method + " " + path + " HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  (void)!::send(socket.get(), question.data(), question.size(), MSG_NOSIGNAL);
+  const std::string answer = read_to_end(socket.get());
+  const size_t end = answer.find("\r\n\r\n"), code = answer.find(' ');
+  if (end == std::string::npos || code == std::string::npos) return {0, nullptr};
+  return {std::atoi(answer.c_str() + code), nlohmann::json::parse(answer.substr(end + 4), nullptr, false)};
 }
 
 Prefetch::Prefetch(const TierdProcess& tierd, const std::vector<std::string>& keys, uint32_t deadline_ms,

@@ -13,7 +13,7 @@ namespace maru::test {
 
 class TierdProcess {
  public:
-  // `tiers`: the [[tier]] tables, in which DIR is the test's directory. `more`: lines of [store] and [prefetch] and so on.
+  // `tiers`: the [[tier]] tables. `more`: lines of [prefetch], and tables as [store]. DIR in them is the test's directory.
   TierdProcess(const MarudProcess& marud, const std::string& tiers, const std::string& more = {});
 
   void start();  // waits until it answers
@@ -34,6 +34,9 @@ class TierdProcess {
   [[nodiscard]] bool has_entries(uint64_t entries, size_t tier = 0) const;
   // The number of a metric, without labels or with them as text, from its HTTP socket. 0: it is not there.
   uint64_t metric(const std::string& name) const;
+  // By HTTP on the Unix socket: the status, and what the answer says.
+  std::pair<int, nlohmann::json> http(const std::string& method, const std::string& path,
+                                      const std::string& body = {}) const;
 
  private:
   const MarudProcess& marud_;

@@ -266,7 +266,8 @@ TEST_F(Tierd, WhatMakesNoSenseIsRefusedAndHarmsNobody) {
     std::string body(random.below(200), 0);
     for (char& c : body) c = char(random.next());
     if (body.size() >= sizeof(PrefetchRequest)) {  // so that some of it is understood
-      const PrefetchRequest request = {uint32_t(random.below(3)), uint32_t(random.below(2)), 1, 0, {}};
+      const PrefetchRequest request = {
+          uint32_t(random.below(3)), uint32_t(random.below(4)), 1, 0, uint32_t(random.below(3)), {}};
       std::memcpy(body.data(), &request, sizeof request);
     }
     (void)tierd_->ask(uint32_t(random.below(2)), body);

@@ -233,6 +233,13 @@ const maru_tier_calls kFaultTier = {
                      maru_tier_health* health) { of(tier).inner().get_health(of(tier).tier(), health); },
     .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
                size_t n) { return of(tier).inner().list(of(tier).tier(), cursor, entries, n); },
+    // The inner tier's properties say whether these may be called.
+    .get_group = [](maru_tier* tier, const void* name, uint32_t name_bytes,
+                    maru_tier_group* group) { of(tier).inner().get_group(of(tier).tier(), name, name_bytes, group); },
+    .list_groups = [](maru_tier* tier, const maru_tier_group* after, maru_tier_group* groups,
+                      size_t n) { return of(tier).inner().list_groups(of(tier).tier(), after, groups, n); },
+    .list_oldest = [](maru_tier* tier, const void* name, uint32_t name_bytes, maru_tier_entry* entries,
+                      size_t n) { return of(tier).inner().list_oldest(of(tier).tier(), name, name_bytes, entries, n); },
 };
 
 }  // namespace maru::tierd

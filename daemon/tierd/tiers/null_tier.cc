@@ -73,6 +73,9 @@ const maru_tier_calls kNullTier = {
     .get_usage = get_usage,
     .get_health = get_health,
     .list = [](maru_tier*, uint64_t*, maru_tier_entry*, size_t) { return 0; },
+    .get_group = nullptr,
+    .list_groups = nullptr,
+    .list_oldest = nullptr,
 };
 
 }  // namespace maru::tierd

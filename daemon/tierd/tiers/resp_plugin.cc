@@ -70,6 +70,9 @@ const maru_tier_calls kRespTier = {
     .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).get_usage(*usage); },
     .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
     .list = [](maru_tier*, uint64_t*, maru_tier_entry*, size_t) { return -EOPNOTSUPP; },
+    .get_group = nullptr,
+    .list_groups = nullptr,
+    .list_oldest = nullptr,
 };
 
 }  // namespace maru::tierd

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,12 +45,20 @@ class Tier {
   int list(uint64_t* cursor, maru_tier_entry* entries, size_t n) { return calls_->list(tier_, cursor, entries, n); }
   const char* kind() const { return calls_->name; }
 
+  // Whether it says what each tenant has. Otherwise a tenant has nothing in it as far as the next three know.
+  bool counts_groups() const { return counts_groups_; }
+  maru_tier_group group(std::string_view name);
+  std::vector<maru_tier_group> groups();
+  // The oldest entries of a group, `n` at most: their keys, with the bytes that group() counts.
+  std::vector<std::pair<std::string, uint64_t>> oldest(std::string_view name, size_t n);
+
  private:
-  Tier(const maru_tier_calls* calls, void* library, maru_tier* tier) : calls_(calls), library_(library), tier_(tier) {}
+  Tier(const maru_tier_calls* calls, void* library, maru_tier* tier);
 
   const maru_tier_calls* calls_;
   void* library_;  // null: built in
   maru_tier* tier_;
+  bool counts_groups_ = false;
 };
 
 }  // namespace maru::tierd

@@ -67,6 +67,7 @@ enum class Word : uint8_t {
   kLimit,  // of a quota
   kMode,   // of quotas
   kStep,   // of provisioning
+  kTierVerb,
   kShell,
 };
 
@@ -109,6 +110,8 @@ int quota_remove(const Arguments& arguments);
 int quota_default(const Arguments& arguments);
 int quota_mode(const Arguments& arguments);
 int tier_list(const Arguments& arguments);  // tier.cc
+int tier_status(const Arguments& arguments);
+int tier_quota(const Arguments& arguments);
 int tier_drain(const Arguments& arguments);
 int tier_clear(const Arguments& arguments);
 

@@ -152,6 +152,7 @@ std::vector<NextWord> values(Word word, const Arguments& arguments) {
     case Word::kContent: return all_of({"kv_cache", "lora_weight", "temporary", "activation", "gradient"});
     case Word::kLimit: return all_of({"none", "nothing", "default"});
     case Word::kMode: return all_of({"any", "listed"});
+    case Word::kTierVerb: return all_of({"list", "set", "remove"});
     case Word::kStep: return all_of({"list", "plan", "apply", "release"});
     case Word::kShell: return all_of({"bash", "zsh", "fish", "words"});
   }

@@ -105,6 +105,29 @@ json pool_row(const json& before, const json& after, uint64_t ns) {
   return row;
 }
 
+// Tiers of another maru-tierd than before have no growth.
+json tier_rows(const Sample& before, const Sample& after) {
+  const bool is_same = number(before.tiers, "pid") == number(after.tiers, "pid") && before.taken_ns != 0;
+  const uint64_t ns = is_same && after.taken_ns > before.taken_ns ? after.taken_ns - before.taken_ns : 0;
+  json rows = json::array();
+  for (const json& tier : rows_of(after.tiers, "tiers")) {
+    if (!tier.is_object()) continue;
+    const json& then = same_row(rows_of(before.tiers, "tiers"), tier, {"name"});
+    const Growth growth(then.empty() ? tier : then, tier, ns);
+    const uint64_t hits = growth.of("hits"), asked = hits + growth.of("misses");
+    json row = {{"pool", text(after.tiers, "pool")}, {"hit_percent", nullptr}};
+    if (asked != 0) row["hit_percent"] = double(hits) * 100 / double(asked);
+    for (const char* name : {"name", "kind", "entries", "entry_bytes", "physical_bytes", "capacity_bytes", "in_flight",
+                             "queue", "breaker", "trouble"})
+      if (tier.contains(name)) row[name] = tier[name];
+    row["waiting_blocks"] = number(after.tiers, "queued");
+    for (const char* name : {"loads", "loaded_bytes", "stores", "stored_bytes", "failures"})
+      row[name + std::string("_per_s")] = growth.per_second(name);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 }  // namespace
 
 json changes(const Sample& before, const Sample& after) {
@@ -120,6 +143,7 @@ json changes(const Sample& before, const Sample& after) {
     // Without an earlier look there is no growth, whatever the counters say.
     out["pools"].push_back(pool_row(then.empty() ? pool : then, pool, ns));
   }
+  out["tiers"] = tier_rows(before, after);
   out["clients"] = json::array();
   for (const json& client : after.clients) {
     if (!client.is_object()) continue;

@@ -1,16 +1,13 @@
-// marudctl tier: storage below a pool. These commands ask maru-tierd, and not marud, on the socket on which clients ask it.
+// marudctl tier: storage below a pool.
 #include "daemon/base/json_text.h"
+#include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/output.h"
+#include "daemon/tools/marudctl/reply_fields.h"
+#include "daemon/tools/marudctl/tierd_question.h"
 #include "libmaru/prefetch/message.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 
 namespace maru::marudctl {
 namespace {
@@ -18,75 +15,78 @@ namespace {
 using nlohmann::json;
 using namespace maru::prefetch;
 
-constexpr const char* kDefaultSocket = "/run/maru-tierd/prefetch.sock";
-
-std::string socket_path(const Arguments& arguments, size_t operand) {
-  if (arguments.operands.size() > operand) return arguments.operands[operand];
-  const char* const named = std::getenv("MARU_TIER_SOCKET");
-  return named && *named ? named : kDefaultSocket;
-}
-
-bool receive(int socket, void* data, size_t bytes) {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got = ::recv(socket, at, bytes, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    bytes -= size_t(got);
-  }
-  return true;
-}
-
 // Asks maru-tierd. Returns kExitDone and its answer, or says what went wrong and returns the exit status.
-int ask(const Arguments& arguments, const std::string& path, uint32_t kind, const std::string& name, json& ret_answer) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return complain(kExitUsage, "the socket \"" + path + "\" has too long a path");
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.is_open() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return complain(kExitUnreachable, "cannot ask maru-tierd on " + path + ": " + std::strerror(errno) +
-                                          " (is maru-tierd running, and has its [prefetch] this socket?)");
-  const timeval patience = {time_t(arguments.timeout_ms / 1000), suseconds_t(arguments.timeout_ms % 1000) * 1000};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  const MessageHeader question = {kMessageMagic, kind, 0, uint32_t(name.size())};
-  std::string message(reinterpret_cast<const char*>(&question), sizeof question);
-  message += name;
-  MessageHeader answer = {};
-  if (::send(socket.get(), message.data(), message.size(), MSG_NOSIGNAL) != ssize_t(message.size()) ||
-      !receive(socket.get(), &answer, sizeof answer) || answer.magic != kMessageMagic ||
-      answer.bytes > kMessageBytesMax)
-    return complain(kExitUnreachable, "maru-tierd on " + path + " does not answer (" + std::strerror(errno) + ")");
-  std::string text(answer.bytes, 0);
-  if (!receive(socket.get(), text.data(), text.size()))
-    return complain(kExitUnreachable, "the answer of maru-tierd on " + path + " is cut off");
-  ret_answer = daemon::json_of(text);
-  if (answer.result == 0 && ret_answer.is_object()) return kExitDone;
-  return complain(kExitRefused, ret_answer.is_object() ? ret_answer.value("text", "") : "its answer is not understood");
+int ask(const Arguments& arguments, size_t socket_operand, uint32_t kind, const std::string& body, json& ret_answer) {
+  std::string problem;
+  const int code =
+      ask_tierd(tierd_socket(arguments, socket_operand), arguments.timeout_ms, kind, body, ret_answer, problem);
+  return code == kExitDone ? code : complain(code, problem);
+}
+
+json share_of(uint64_t part, uint64_t whole) {
+  return whole == 0 ? json(nullptr) : json(uint64_t(double(part) * 100 / double(whole)));
+}
+
+// 0 is no limit, and is shown as "-".
+json limit_shown(const json& row, const char* name) {
+  const uint64_t bytes = number(row, name);
+  return bytes == 0 ? json(nullptr) : json(bytes);
 }
 
 }  // namespace
 
 int tier_list(const Arguments& arguments) {
   json answer;
-  if (const int code = ask(arguments, socket_path(arguments, 0), kListTiers, "", answer); code != kExitDone)
-    return code;
+  if (const int code = ask(arguments, 0, kListTiers, "", answer); code != kExitDone) return code;
   if (arguments.json) return print_json(answer), kExitDone;
   print(table_text(
       answer["tiers"],
       {"name", "kind", "entries", "entry_bytes", "physical_bytes", "capacity_bytes", "in_flight", "breaker", "trouble"},
       "maru-tierd has no tier", line_width()));
-  print(std::to_string(answer.value("queued", uint64_t{0})) + " blocks of the pool \"" + answer.value("pool", "") +
+  print(std::to_string(number(answer, "queued")) + " blocks of the pool \"" + text(answer, "pool") +
         "\" wait to be written\n");
+  return kExitDone;
+}
+
+int tier_status(const Arguments& arguments) {
+  json answer;
+  if (const int code = ask(arguments, 0, kListTiers, "", answer); code != kExitDone) return code;
+  if (arguments.json) return print_json(answer), kExitDone;
+  const json tiers = answer["tiers"];
+  answer.erase("tiers");
+  print(fields_text(answer, {"pool", "pid", "queued", "pinned_bytes", "loading_bytes"}, line_width()));
+  for (json tier : tiers) {
+    tier["hit_percent"] = share_of(number(tier, "hits"), number(tier, "hits") + number(tier, "misses"));
+    if (text(tier, "trouble").empty()) tier.erase("trouble");
+    print("\n" + fields_text(tier,
+                             {"name",
+                              "kind",
+                              "trouble",
+                              "breaker",
+                              "entries",
+                              "entry_bytes",
+                              "physical_bytes",
+                              "capacity_bytes",
+                              "hits",
+                              "misses",
+                              "hit_percent",
+                              "loads",
+                              "loaded_bytes",
+                              "load_bytes_per_second",
+                              "stores",
+                              "stored_bytes",
+                              "store_bytes_per_second",
+                              "in_flight",
+                              "queue",
+                              "failures"},
+                             line_width()));
+  }
   return kExitDone;
 }
 
 int tier_drain(const Arguments& arguments) {
   json answer;
-  if (const int code = ask(arguments, socket_path(arguments, 0), kDrainTiers, "", answer); code != kExitDone)
-    return code;
+  if (const int code = ask(arguments, 0, kDrainTiers, "", answer); code != kExitDone) return code;
   if (arguments.json) return print_json(answer), kExitDone;
   print("all that waited is written\n");
   return kExitDone;
@@ -97,11 +97,70 @@ int tier_clear(const Arguments& arguments) {
   if (!arguments.yes)
     return complain(kExitUsage, "tier clear forgets every entry of the tier \"" + name + "\"; say --yes to do it");
   json answer;
-  if (const int code = ask(arguments, socket_path(arguments, 1), kClearTier, name, answer); code != kExitDone)
+  if (const int code = ask(arguments, 1, kClearTier, name, answer); code != kExitDone) return code;
+  if (arguments.json) return print_json(answer), kExitDone;
+  print(std::to_string(number(answer, "deleting")) + " entries go\n");
+  return kExitDone;
+}
+
+// -- quotas --------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+int list_quotas(const Arguments& arguments) {
+  json answer;
+  if (const int code = ask(arguments, 1, kListQuotas, "", answer); code != kExitDone) return code;
+  if (arguments.json) return print_json(answer), kExitDone;
+  json rows = json::array();
+  for (json row : answer["usage"]) {
+    row["share_percent"] = number(row, "limit_bytes") == 0
+                               ? json(nullptr)
+                               : share_of(number(row, "used_bytes"), number(row, "limit_bytes"));
+    row["limit_bytes"] = limit_shown(row, "limit_bytes");
+    rows.push_back(std::move(row));
+  }
+  print(table_text(rows, {"tenant", "tier", "entries", "used_bytes", "limit_bytes", "share_percent"},
+                   "no tier that counts its entries by tenant has any", line_width()));
+  for (const auto& [tenant, bytes] : answer["limits"].items())
+    print("limit of " + tenant + " in each tier: " + (bytes == 0 ? "none" : daemon::size_text(bytes.get<uint64_t>())) +
+          "\n");
+  const uint64_t others = number(answer, "default_bytes");
+  print("limit of other tenants: " + (others == 0 ? std::string("none") : daemon::size_text(others)) + "\n");
+  for (const json& name : answer["not_counted"])
+    print("the tier " + name.get<std::string>() + " does not count its entries by tenant: no limit holds there\n");
+  return kExitDone;
+}
+
+int change_quota(const Arguments& arguments, bool is_set) {
+  json request = {{"tenant", arguments.operands[1]}}, answer;
+  if (is_set) {
+    const std::string& size = arguments.operands[2];
+    const auto bytes = size == "none" ? std::optional<uint64_t>(0) : daemon::parse_size(size);
+    if (!bytes)
+      return complain(kExitUsage, "tier quota set: found \"" + size + "\", expected a size such as 10GiB, or \"none\"");
+    request["bytes"] = *bytes;
+  }
+  if (const int code =
+          ask(arguments, is_set ? 3 : 2, is_set ? kSetQuota : kDropQuota, daemon::json_text(request), answer);
+      code != kExitDone)
     return code;
   if (arguments.json) return print_json(answer), kExitDone;
-  print(std::to_string(answer.value("deleting", uint64_t{0})) + " entries go\n");
+  answer["limit_bytes"] = limit_shown(answer, "limit_bytes");
+  print(fields_text(answer, {"tenant", "limit_bytes"}, line_width()));
   return kExitDone;
+}
+
+}  // namespace
+
+int tier_quota(const Arguments& arguments) {
+  const std::string& verb = arguments.operands.front();
+  const size_t operands = arguments.operands.size();
+  if (verb == "list" && operands <= 2) return list_quotas(arguments);
+  if (verb == "set" && operands >= 3) return change_quota(arguments, true);
+  if (verb == "remove" && operands >= 2 && operands <= 3) return change_quota(arguments, false);
+  return complain(kExitUsage,
+                  "tier quota: found \"" + verb + "\" and " + std::to_string(operands - 1) +
+                      " more words, expected list, set TENANT SIZE, or remove TENANT, and perhaps a socket");
 }
 
 }  // namespace maru::marudctl

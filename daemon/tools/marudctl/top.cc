@@ -2,7 +2,9 @@
 // for forty years, so it works over ssh, in tmux and in a serial console; it is put back as it was however this ends.
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/sample.h"
+#include "daemon/tools/marudctl/tierd_question.h"
 #include "daemon/tools/marudctl/top_screen.h"
+#include "libmaru/prefetch/message.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +20,8 @@ namespace maru::marudctl {
 namespace {
 
 using nlohmann::json;
+
+constexpr uint32_t kTierPatienceMs = 200;  // the picture waits no longer for maru-tierd
 
 uint64_t monotonic_ns() {
   timespec now = {};
@@ -110,6 +114,10 @@ int take(Conversation& conversation, Sample& ret_sample) {
   const int code = conversation.ask_for_list({{"command", "clients"}}, "clients", std::nullopt, listed);
   if (code != kExitDone) return code;
   sample.clients = std::move(listed["clients"]);
+  // Most pools have no tier, so its absence is nothing to say.
+  std::string problem;
+  if (ask_tierd(tierd_socket({}, 0), kTierPatienceMs, prefetch::kListTiers, "", sample.tiers, problem) != kExitDone)
+    sample.tiers = json::object();
   ret_sample = std::move(sample);
   return kExitDone;
 }

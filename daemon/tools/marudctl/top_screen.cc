@@ -185,6 +185,30 @@ void add_pools_briefly(const std::vector<const json*>& pools, size_t lines_max, 
     lines.push_back("and " + std::to_string(pools.size() - shown) + " more pools (p: one at a time)");
 }
 
+// Storage below the pools that are shown.
+void add_tiers(const json& figures, const TopView& view, std::vector<std::string>& lines) {
+  for (const json& tier : rows_of(figures, "tiers")) {
+    if (!tier.is_object() || (!view.pool.empty() && text(tier, "pool") != view.pool)) continue;
+    const uint64_t capacity = whole(tier, "capacity_bytes"), physical = whole(tier, "physical_bytes");
+    const std::string name = "tier " + shortened(text(tier, "name"), 16);
+    const std::string size = capacity == 0 ? daemon::size_text(whole(tier, "entry_bytes"))
+                                           : format("%.1f%% of %s", double(physical) * 100 / double(capacity),
+                                                    daemon::size_text(capacity).c_str());
+    add_parts(view,
+              {name + "  " + size, std::to_string(whole(tier, "entries")) + " entries",
+               "hits " + percent_text(tier, "hit_percent"),
+               "loaded " + rate_text(real(tier, "loads_per_s")) + "/s " +
+                   daemon::size_text(whole(tier, "loaded_bytes_per_s")) + "/s",
+               "stored " + rate_text(real(tier, "stores_per_s")) + "/s " +
+                   daemon::size_text(whole(tier, "stored_bytes_per_s")) + "/s",
+               "waiting " + std::to_string(whole(tier, "waiting_blocks"))},
+              lines);
+    if (text(tier, "breaker") != "closed" || real(tier, "failures_per_s") > 0 || !text(tier, "trouble").empty())
+      lines.push_back(format("  ATTENTION: breaker %s, %s failures a second %s", text(tier, "breaker").c_str(),
+                             rate_text(real(tier, "failures_per_s")).c_str(), text(tier, "trouble").c_str()));
+  }
+}
+
 TopClient identity_of(const json& client) {
   return {whole(client, "pid"), whole(client, "lane"), shown_text(client, "pool")};
 }
@@ -288,11 +312,13 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
     if (pool.is_object() && (view.pool.empty() || shown_text(pool, "name") == view.pool)) pools.push_back(&pool);
   std::vector<std::string> in_full;
   add_pools(pools, view, in_full);
+  add_tiers(figures, view, in_full);
   if (view.height == 0 || in_full.size() <= std::max<size_t>(view.height / 3, 4)) {
     lines.insert(lines.end(), in_full.begin(), in_full.end());
   } else {
     const size_t others = lines.size() + 3 + kClientRowsMin;  // an empty line, the title, the headings
     add_pools_briefly(pools, view.height > others ? view.height - others : 1, lines);
+    add_tiers(figures, view, lines);
   }
   lines.emplace_back();
   if (view.has_help) {

@@ -157,4 +157,7 @@ extern "C" const maru_tier_calls maru_tier_plugin = {
     .get_usage = get_usage,
     .get_health = get_health,
     .list = [](maru_tier*, uint64_t*, maru_tier_entry*, size_t) { return -EOPNOTSUPP; },
+    .get_group = nullptr,
+    .list_groups = nullptr,
+    .list_oldest = nullptr,
 };

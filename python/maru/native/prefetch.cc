@@ -26,7 +26,7 @@ using AskedKey = std::tuple<std::string, uint32_t, uint64_t>;
 class Ticket {
  public:
   Ticket(const std::vector<AskedKey>& keys, const std::optional<std::string>& socket_path, uint32_t policy,
-         uint32_t deadline_ms, uint32_t compute_us) {
+         uint32_t deadline_ms, uint32_t compute_us, uint32_t flags) {
     std::vector<maru_key> asked;
     asked.reserve(keys.size());
     for (const auto& [data, kind, tenant] : keys) asked.push_back({data.data(), uint32_t(data.size()), kind, tenant});
@@ -36,6 +36,7 @@ class Ticket {
     options.policy = policy;
     options.deadline_ms = deadline_ms;
     options.compute_us = compute_us;
+    options.flags = flags;
     maru_prefetch_ticket* made = nullptr;
     const WithoutGil released;
     opened_ = maru_prefetch(asked.data(), asked.size(), &options, &made);
@@ -73,7 +74,7 @@ PYBIND11_MODULE(_prefetch, module) {
   using maru_python::Ticket;
   py::class_<Ticket>(module, "Ticket")
       .def(py::init<const std::vector<maru_python::AskedKey>&, const std::optional<std::string>&, uint32_t, uint32_t,
-                    uint32_t>())
+                    uint32_t, uint32_t>())
       .def("opened", &Ticket::opened)
       .def("descriptor", &Ticket::descriptor)
       .def("release", &Ticket::release)

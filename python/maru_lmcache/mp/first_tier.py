@@ -33,6 +33,7 @@ from lmcache.v1.distributed.l1_manager import next_l1_manager_id, validate_read_
 from lmcache.v1.memory_allocators.devdax_memory_allocator import DevDaxRemoveMode
 
 from maru import Client, MaruError
+from maru.pool_tier import Load, Switch
 
 from .held import Held, HeldObjects
 from .keys import Family, Keys, Layouts, Place
@@ -75,9 +76,10 @@ def config_for(client: Client, tag: str = "_default", read_ttl_seconds: int = 30
 
 class MaruL1Manager:
     def __init__(self, client: Client, config: Optional[L1ManagerConfig] = None, *, tenant: str = "",
-                 layouts: Optional[Layouts] = None) -> None:
+                 layouts: Optional[Layouts] = None, prefetch: Switch = False) -> None:
         """Takes the client over, and close() closes it. config: of config_for(), the default. tenant: of objects without a
-        salt. layouts: see keys.py; may be given later with set_layouts()."""
+        salt. layouts: see keys.py; may be given later with set_layouts(). prefetch: whether maru-tierd loads what has left the
+        pool."""
         self._client = client
         self._config = config_for(client) if config is None else config
         self._id: int = next_l1_manager_id()
@@ -87,7 +89,7 @@ class MaruL1Manager:
         self._reservations = Reservations(self._config.write_ttl_seconds)
         self._stored = StoredBlocks(client)
         self._notices = Notices(self._config.tag)
-        self._pool = Pool(client, self._id)
+        self._pool = Pool(client, self._id, prefetch)
         self._is_closed = threading.Event()
         geometry = client.geometry()
         self._capacity = geometry.pages * geometry.page_bytes
@@ -116,14 +118,26 @@ class MaruL1Manager:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def reserve_read(self, keys: list[ObjectKey], read_locks: int = 1) -> dict[ObjectKey, Read]:
-        """Pins what is there. KEY_NOT_EXIST: absent, or not to be read; the log says which."""
+        """Pins what is there. KEY_NOT_EXIST: absent, or not to be read; the log says which. Waits for what storage below the
+        pool has, where it is asked."""
         locks = validate_read_locks(read_locks)
+        brought = self._bring(keys) if self._pool.has_tier else []
         with self._lock:
             now = time.monotonic()
             held = self._hold(keys, now)
             self._notices.read_reserved([key for key, one in zip(keys, held) if one is not None])
-            return {key: _ABSENT if one is None else (L1Error.SUCCESS, self._held.lock(one, locks, now))
-                    for key, one in zip(keys, held)}
+            answer: dict[ObjectKey, Read] = {
+                key: _ABSENT if one is None else (L1Error.SUCCESS, self._held.lock(one, locks, now))
+                for key, one in zip(keys, held)}
+        for load in brought:
+            load.release()
+        return answer
+
+    def _bring(self, keys: list[ObjectKey]) -> list[Load]:
+        with self._lock:
+            located = zip(keys, self._keys.located(keys))
+            asked = [(key, of[1]) for key, of in located if of is not None and key not in self._held]
+        return self._pool.bring(asked)  # without the lock: others go on meanwhile
 
     def unsafe_read(self, keys: list[ObjectKey]) -> dict[ObjectKey, Read]:
         """What reserve_read() has locked. Where the locks have expired, the block may still be there: then it is found again

@@ -13,6 +13,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 from maru import Client, MaruError
+from maru.pool_tier import Switch
 
 from .guard import UnsuitableError, expect_lmcache
 
@@ -46,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--maru-tenant", metavar="NAME", default="",
                        help="the tenant of requests without cache_salt; a request with one has a tenant of its own")
     group.add_argument("--maru-timeout-ms", metavar="N", type=int, default=5000, help="for requests to marud (default: 5000)")
+    group.add_argument("--maru-prefetch", metavar="SOCKET", nargs="?", const=True, default=False,
+                       help="maru-tierd loads what has left the pool (default of SOCKET: MARU_TIER_SOCKET, or the service's)")
     group.add_argument("--maru-blend-matcher", action="store_true",
                        help="with --engine-type blend: LMCache's own L1, and a matcher of chunks in the pool, for all servers")
     ServerCommand().add_arguments(made)
@@ -74,7 +77,7 @@ def _run(argv: list[str]) -> None:
     server.server_modules.insert(0, ExtServerModuleSpec(_COMPANION))
     with Client(arguments.maru_socket, arguments.maru_pool, timeout_ms=arguments.maru_timeout_ms) as client:
         say_unused(given, defaults, client.geometry().pool_bytes)
-        _put_into_lmcache(client, arguments.maru_tenant)
+        _put_into_lmcache(client, arguments.maru_tenant, arguments.maru_prefetch)
         http_server.run_http_server(
             http_config=parse_args_to_http_frontend_config(arguments), mp_config=server, storage_manager_config=storage,
             obs_config=parse_args_to_observability_config(arguments),
@@ -109,7 +112,7 @@ def _run_blend(arguments: argparse.Namespace) -> None:
             coordinator_config=parse_args_to_coordinator_config(arguments))
 
 
-def _put_into_lmcache(client: Client, tenant: str) -> None:
+def _put_into_lmcache(client: Client, tenant: str, prefetch: Switch) -> None:
     from lmcache.v1.distributed.storage_manager import StorageManager
     from lmcache.v1.multiprocess import engine_context
 
@@ -119,7 +122,7 @@ def _put_into_lmcache(client: Client, tenant: str) -> None:
     def make(config: Any) -> Any:
         wanted = config.l1_manager_config
         manager = MaruL1Manager(client, config_for(client, wanted.tag, wanted.read_ttl_seconds, wanted.write_ttl_seconds),
-                                tenant=tenant)
+                                tenant=tenant, prefetch=prefetch)
         made = StorageManager(config, _l1_managers=(manager,))
         server_module.belongs_to(made, manager)
         return made

@@ -7,6 +7,7 @@ Thread safety: everything.
 """
 from __future__ import annotations
 
+import logging
 from typing import Any, Optional, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from lmcache.v1.distributed.api import ObjectKey
 
 from maru import Buffer, Client, MaruError, View
 from maru.errors import ViewsHeldError
+from maru.pool_tier import Load, PoolTier, Switch
 
 from .. import staging
 from .blocks import Blocks
@@ -23,12 +25,16 @@ from .reserved import Reserved
 from .said import Sayings
 from .stored import by_tenant
 
+logger = logging.getLogger("maru")
+
 _Item = TypeVar("_Item")
 
 
 class Pool:
-    def __init__(self, client: Client, l1_manager_id: int) -> None:
+    def __init__(self, client: Client, l1_manager_id: int, prefetch: Switch = False) -> None:
+        """prefetch: whether maru-tierd loads what has left the pool; a text is the path of its socket."""
         self._client = client
+        self._tier = PoolTier(prefetch, logger)
         self._l1_manager_id = l1_manager_id
         self._blocks = Blocks(client)
         self._said = Sayings()
@@ -60,6 +66,25 @@ class Pool:
                 elif view is not None:
                     self._said.error("unreadable", "%s counts as absent: %s", name_of(key), view)
         return found
+
+    @property
+    def has_tier(self) -> bool:
+        return self._tier.is_on
+
+    def bring(self, asked: list[tuple[ObjectKey, Place]]) -> list[Load]:
+        """Has maru-tierd load those that are not there, and waits for it. What it has brought stays until these are
+        released."""
+        loads = []
+        for tenant, _, rows in by_tenant((place, place) for _, place in asked):
+            try:
+                present = self._client.exists_batch(rows, tenant)
+            except MaruError as error:
+                self._said.error("lookup", "%d objects count as absent: %s", len(rows), error)
+                continue
+            load = self._tier.bring(rows[[not is_there for is_there in present]], tenant, is_sparse=True)
+            if load is not None:
+                loads.append(load)
+        return loads
 
     def copy_for_gpu(self, memory: PoolObject) -> bool:
         """Has the object in pinned memory from now on, and not in the pool. False where none can be had."""

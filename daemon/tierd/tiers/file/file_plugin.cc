@@ -59,6 +59,8 @@ int open_file(const maru_tier_option* options, size_t n, maru_tier** ret_tier, c
   }
 }
 
+std::string_view text_of(const void* data, uint32_t bytes) { return {static_cast<const char*>(data), bytes}; }
+
 }  // namespace
 
 const maru_tier_calls kFileTier = {
@@ -77,6 +79,12 @@ const maru_tier_calls kFileTier = {
     .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
     .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
                size_t n) { return of(tier).list(cursor, entries, n); },
+    .get_group = [](maru_tier* tier, const void* name, uint32_t name_bytes,
+                    maru_tier_group* group) { of(tier).get_group(text_of(name, name_bytes), *group); },
+    .list_groups = [](maru_tier* tier, const maru_tier_group* after, maru_tier_group* groups,
+                      size_t n) { return of(tier).list_groups(after, groups, n); },
+    .list_oldest = [](maru_tier* tier, const void* name, uint32_t name_bytes, maru_tier_entry* entries,
+                      size_t n) { return of(tier).list_oldest(text_of(name, name_bytes), entries, n); },
 };
 
 }  // namespace maru::tierd

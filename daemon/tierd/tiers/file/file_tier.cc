@@ -19,6 +19,22 @@ std::string_view key_of(const maru_tier_request& request) {
   return {static_cast<const char*>(request.key), request.key_bytes};
 }
 
+void write_listed(const LogEntry& entry, maru_tier_entry& ret_entry) {
+  ret_entry.key_bytes = uint32_t(entry.key.size());
+  ret_entry.attributes_bytes = entry.attributes_bytes;
+  ret_entry.payload_bytes = entry.payload_bytes;
+  ret_entry.note = entry.note;
+  std::memcpy(ret_entry.key, entry.key.data(), entry.key.size());
+}
+
+void write_group(std::string_view name, const GroupCount& count, maru_tier_group& ret_group) {
+  ret_group = {};
+  ret_group.entries = count.entries;
+  ret_group.entry_bytes = count.bytes;
+  ret_group.name_bytes = uint32_t(name.size());
+  std::memcpy(ret_group.name, name.data(), name.size());
+}
+
 }  // namespace
 
 // Header and tail have memory of their own; the whole blocks of an aligned payload go to the device, or come from it, in
@@ -305,7 +321,8 @@ void FileTier::write_footer(uint32_t index, Lock&) {
 void FileTier::get_properties(maru_tier_properties& ret_properties) const {
   ret_properties = {};
   ret_properties.size = sizeof(ret_properties);
-  ret_properties.capabilities = MARU_TIER_KEEPS | MARU_TIER_SURVIVES | MARU_TIER_LISTS | MARU_TIER_BOUNDS_SELF;
+  ret_properties.capabilities =
+      MARU_TIER_KEEPS | MARU_TIER_SURVIVES | MARU_TIER_LISTS | MARU_TIER_BOUNDS_SELF | MARU_TIER_COUNTS_GROUPS;
   ret_properties.entry_bytes_max = file_.region_bytes() - 3 * kLogBlock - in_blocks(MARU_TIER_ATTRIBUTES_BYTES_MAX);
   if (ret_properties.entry_bytes_max > file_.region_bytes()) ret_properties.entry_bytes_max = kLogBlock;
   ret_properties.depth_bytes = wish_.transfers.write_bytes;
@@ -344,14 +361,30 @@ void FileTier::get_health(maru_tier_health& ret_health) {
 int FileTier::list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) {
   const Lock lock(mutex_);
   size_t at = 0;
-  return int(table_.list(cursor, n, [&](const LogEntry& entry) {
-    maru_tier_entry& listed = ret_entries[at++];
-    listed.key_bytes = uint32_t(entry.key.size());
-    listed.attributes_bytes = entry.attributes_bytes;
-    listed.payload_bytes = entry.payload_bytes;
-    listed.note = entry.note;
-    std::memcpy(listed.key, entry.key.data(), entry.key.size());
-  }));
+  return int(table_.list(cursor, n, [&](const LogEntry& entry) { write_listed(entry, ret_entries[at++]); }));
+}
+
+void FileTier::get_group(std::string_view name, maru_tier_group& ret_group) {
+  const Lock lock(mutex_);
+  const auto found = table_.groups().find(name);
+  write_group(name, found == table_.groups().end() ? GroupCount{} : found->second, ret_group);
+}
+
+int FileTier::list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) {
+  const Lock lock(mutex_);
+  const auto& groups = table_.groups();
+  auto next = !after
+                  ? groups.begin()
+                  : groups.upper_bound(std::string_view(reinterpret_cast<const char*>(after->name), after->name_bytes));
+  size_t listed = 0;
+  for (; next != groups.end() && listed < n; ++next) write_group(next->first, next->second, ret_groups[listed++]);
+  return int(listed);
+}
+
+int FileTier::list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n) {
+  const Lock lock(mutex_);
+  size_t at = 0;
+  return int(table_.list_oldest(name, n, [&](const LogEntry& entry) { write_listed(entry, ret_entries[at++]); }));
 }
 
 }  // namespace maru::tierd

@@ -49,6 +49,9 @@ class FileTier {
   void get_usage(maru_tier_usage& ret_usage);
   void get_health(maru_tier_health& ret_health);
   int list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n);
+  void get_group(std::string_view name, maru_tier_group& ret_group);
+  int list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n);
+  int list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n);
   const RecoveredLog& recovered() const { return recovered_; }
 
  private:

@@ -51,8 +51,20 @@ std::optional<uint32_t> RegionTable::oldest_closed() const {
   return oldest && regions_[*oldest].writes == 0 ? oldest : std::nullopt;
 }
 
+std::string_view group_of(std::string_view key) {
+  const size_t bytes = key.size() < 2 ? 0 : static_cast<unsigned char>(key[1]);
+  return key.size() < 2 + bytes ? std::string_view() : key.substr(2, bytes);
+}
+
 void RegionTable::count(const LogEntry& entry, int sign) {
-  entry_bytes_ += uint64_t(sign) * (entry.payload_bytes + entry.attributes_bytes);
+  const uint64_t change = uint64_t(sign) * (entry.payload_bytes + entry.attributes_bytes);
+  entry_bytes_ += change;
+  const std::string_view name = group_of(entry.key);
+  auto group = groups_.find(name);
+  if (group == groups_.end()) group = groups_.try_emplace(std::string(name)).first;
+  group->second.entries += uint64_t(sign);
+  group->second.bytes += change;
+  if (group->second.entries == 0) groups_.erase(group);
 }
 
 void RegionTable::written(const RecordPlace& place, LogEntry entry) {
@@ -103,6 +115,31 @@ size_t RegionTable::forget_region(uint32_t index) {
   return gone;
 }
 
+bool RegionTable::is_current(uint32_t region, uint32_t slot) const {
+  const auto found = index_.find(regions_[region].entries[slot].key);
+  return found != index_.end() && found->second.region == region && found->second.slot == slot;
+}
+
+size_t RegionTable::list_oldest(std::string_view group, size_t n,
+                                const std::function<void(const LogEntry&)>& each) const {
+  if (!groups_.contains(group)) return 0;
+  std::vector<uint32_t> order;
+  for (uint32_t i = 0; i < regions_.size(); ++i)
+    if (!regions_[i].entries.empty()) order.push_back(i);
+  std::sort(order.begin(), order.end(),
+            [this](uint32_t one, uint32_t other) { return regions_[one].sequence < regions_[other].sequence; });
+  size_t listed = 0;
+  for (const uint32_t index : order) {
+    const auto& entries = regions_[index].entries;
+    for (uint32_t slot = 0; slot < entries.size() && listed < n; ++slot) {
+      if (group_of(entries[slot].key) != group || !is_current(index, slot)) continue;
+      each(entries[slot]);
+      ++listed;
+    }
+  }
+  return listed;
+}
+
 size_t RegionTable::list(uint64_t* cursor, size_t n, const std::function<void(const LogEntry&)>& each) const {
   // The cursor is {region, slot} + 1 in one number: regions have fewer than 2^32 records.
   uint64_t at = *cursor;
@@ -114,8 +151,7 @@ size_t RegionTable::list(uint64_t* cursor, size_t n, const std::function<void(co
       at = ((at >> 32) + 1) << 32;
       continue;
     }
-    const auto found = index_.find(region.entries[slot].key);
-    if (found != index_.end() && found->second.region == at >> 32 && found->second.slot == slot) {
+    if (is_current(uint32_t(at >> 32), slot)) {
       each(region.entries[slot]);
       ++listed;
     }

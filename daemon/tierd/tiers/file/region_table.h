@@ -50,6 +50,13 @@ struct IndexedEntry {
   uint32_t uses = 0;  // loads since it was written here
 };
 
+// What there is of the entries whose keys name the same group (maru/tier.h).
+struct GroupCount {
+  uint64_t entries = 0;
+  uint64_t bytes = 0;
+};
+std::string_view group_of(std::string_view key);
+
 class RegionTable {
  public:
   RegionTable(uint64_t region_bytes, uint64_t regions) : region_bytes_(region_bytes), regions_(regions) {}
@@ -93,6 +100,12 @@ class RegionTable {
   // Entries with a sequence of their region and slot behind the cursor, for list().
   size_t list(uint64_t* cursor, size_t n, const std::function<void(const LogEntry&)>& each) const;
 
+  // By the names of groups that have entries.
+  const std::map<std::string, GroupCount, std::less<>>& groups() const { return groups_; }
+  // The group's entries as they were written, the first of them first, until `n` were told. Returns how many. Looks at every
+  // entry of the regions that it comes to.
+  size_t list_oldest(std::string_view group, size_t n, const std::function<void(const LogEntry&)>& each) const;
+
   // After recovery: the entries of all regions become the index, the highest sequence of each key first.
   void index_recovered();
 
@@ -102,6 +115,7 @@ class RegionTable {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
   bool fits(const Region& region, const LogEntry& entry) const;
+  bool is_current(uint32_t region, uint32_t slot) const;  // the index leads to it
   void count(const LogEntry& entry, int sign);
 
   const uint64_t region_bytes_;
@@ -109,6 +123,7 @@ class RegionTable {
   std::deque<uint32_t> clean_;
   std::optional<uint32_t> open_;
   std::unordered_map<std::string, IndexedEntry, TextHash, std::equal_to<>> index_;
+  std::map<std::string, GroupCount, std::less<>> groups_;
   uint64_t entry_bytes_ = 0;
   uint64_t next_sequence_ = 1;
 };
