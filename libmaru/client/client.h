@@ -248,7 +248,7 @@ class Client {
   bool read_only_ = false;
   Mapping control_;
   shm::ControlRegion region_;
-  ForkGuard fork_guard_;
+  alignas(64) ForkGuard fork_guard_;        // with the next one in one line, which each call reads
   std::atomic<Tracing*> tracing_{nullptr};  // kept_tracing_, or null
   std::unique_ptr<Tracing> kept_tracing_;   // once made, until the end
   std::mutex tracing_mutex_;

@@ -351,67 +351,41 @@ void put_layout(MsgpackWriter& out, uint64_t bytes) {
   out.text("torch.uint8");
 }
 
-void put_enum(MsgpackWriter& out, std::string_view field, std::string_view type, std::string_view value) {
-  out.text(field);
-  put_type(out, type);
-  out.text(value);
-}
-
-// What a match asks for, as each schema has it.
+// What a match asks for: of schema 1 (LMCache 0.5.6) and of schema 2, which has memory tags in the place of skip_l2.
 void put_prefetch(MsgpackWriter& out, const RecordedCall& call, uint32_t schema) {
   out.map(schema == 1 ? 3 : 2);
   out.text("spec");
-  if (schema == 1) {
-    put_type(out, "PrefetchRequestSpec");
-    out.map(7);
-    out.text("keys");
-    put_keys(out, call.keys);
-    out.text("num_kv_readers");
-    out.whole(1);
-    put_enum(out, "policy", "TrimPolicy", "PREFIX");
-    out.text("attn_desc");
-    put_type(out, "AttnWindowDesc");
-    out.map(2);
-    out.text("num_chunks_in_sw");
-    out.array(0);
-    out.text("world_size");
-    out.whole(1);
-    out.text("group_layout_descs");
-    out.map(1);
-    out.text("0");
-    put_layout(out, std::max<uint64_t>(call.block_bytes, 1));
-    put_enum(out, "mode", "PrefetchMode", "LOOKUP");
-    out.text("generation");
-    out.whole(0);
-    out.text("skip_l2");
-    out.boolean(false);
-  } else {
-    put_type(out, "PrefetchTaskSpec");
-    out.map(6);
-    out.text("key_groups");
-    out.array(1);
-    put_type(out, "GroupedObjectKeys");
-    out.map(4);
-    out.text("keys");
-    put_keys(out, call.keys);
-    out.text("object_group_id");
-    out.whole(0);
-    out.text("layout_desc");
-    put_layout(out, std::max<uint64_t>(call.block_bytes, 1));
-    out.text("sliding_window_size");
-    out.negative(-1);
-    out.text("num_kv_readers");
-    out.whole(1);
-    out.text("fetching_policy");
-    out.text("prefix");
-    put_enum(out, "lock_mode", "PrefetchLockMode", "LOCK");
-    out.text("allowed_l1_memory_tags");
-    out.nil();
-    out.text("allowed_l2_memory_tags");
-    out.nil();
-  }
+  put_type(out, "PrefetchTaskSpec");
+  out.map(schema == 1 ? 4 : 6);
+  out.text("key_groups");
+  out.array(1);
+  put_type(out, "GroupedObjectKeys");
+  out.map(4);
+  out.text("keys");
+  put_keys(out, call.keys);
+  out.text("object_group_id");
+  out.whole(0);
+  out.text("layout_desc");
+  put_layout(out, std::max<uint64_t>(call.block_bytes, 1));
+  out.text("sliding_window_size");
+  out.negative(-1);  // none
+  out.text("num_kv_readers");
+  out.whole(1);
+  out.text("fetching_policy");
+  out.text("prefix");
+  out.text("lock_mode");
+  put_type(out, "PrefetchLockMode");
+  out.text("LOCK");
+  if (schema != 1)
+    for (const char* name : {"allowed_l1_memory_tags", "allowed_l2_memory_tags"}) {
+      out.text(name);
+      out.nil();
+    }
   out.text("external_request_id");
   out.text("");
+  if (schema != 1) return;
+  out.text("skip_l2");
+  out.boolean(false);
 }
 
 // A record at its time; equal times in the order of the calls.
