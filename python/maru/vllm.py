@@ -43,7 +43,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
-from . import chunk_keys
+from . import chunk_keys, tracing
 from ._maru import Client
 from .chunk_keys import HASH_BYTES
 from .distribution import expect_this_package
@@ -261,7 +261,8 @@ class MaruConnector(KVConnectorBase_V1):
         per_chunk = self._chunk_tokens // self._block_tokens
         keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
         failed: set[int] = set()
-        views, reason = self._views(keys)
+        with tracing.WorkingFor(transfer.traceparent):
+            views, reason = self._views(keys)
         for i, view in enumerate(views):
             skip = transfer.skip if i == 0 else 0
             begin = i * per_chunk - transfer.skip + skip
@@ -355,9 +356,17 @@ class MaruConnector(KVConnectorBase_V1):
             adapter = self._adapters.weights(lora) if lora is not None else None
             if lora is not None and adapter is None:
                 return None
-            plan = RequestPlan(request, self._root(request, adapter), adapter=adapter)
+            plan = RequestPlan(request, self._root(request, adapter), adapter=adapter, trace=self._begin_trace(request))
             self._requests[request.request_id] = plan
         return plan
+
+    def _begin_trace(self, request: Any) -> Optional[tracing.Request]:
+        """The request's whole way, below the span of vLLM's caller where vLLM was given its header."""
+        headers = getattr(request, "trace_headers", None) or {}
+        try:
+            return tracing.Request(self._client, headers.get("traceparent"))
+        except MaruError:
+            return None  # the header is none, or the pool is away
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
         if not self._loads or not self._rank_digests or num_computed_tokens % self._block_tokens:
@@ -370,7 +379,9 @@ class MaruConnector(KVConnectorBase_V1):
             hashes = hashes[:plan.loadable * HASH_BYTES]
         # One token has to be computed in any case, so that there is something to go on from. Then the last chunk is loaded
         # without its last block.
-        end = min(self._match(hashes, plan=None) * self._chunk_tokens - self._dropped_tokens,
+        with tracing.WorkingFor(plan.traceparent):
+            chunks = self._match(hashes, plan=None)
+        end = min(chunks * self._chunk_tokens - self._dropped_tokens,
                   (request.num_tokens - 1) // self._block_tokens * self._block_tokens)
         found = max(0, end - num_computed_tokens)
         plan.offered_from = num_computed_tokens
@@ -405,7 +416,8 @@ class MaruConnector(KVConnectorBase_V1):
         end = begin + num_external_tokens
         plan.load = (begin, end)
         plan.let_go()
-        self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+        with tracing.WorkingFor(plan.traceparent):
+            self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
         plan.held_since = self._step
         plan.stored = end // self._chunk_tokens
         if self._apart:
@@ -538,6 +550,8 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._requests.pop(request.request_id, None)
         if plan is not None:
             plan.let_go()
+            if plan.trace is not None:
+                plan.trace.end()
         return False, None
 
 
