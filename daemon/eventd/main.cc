@@ -3,6 +3,7 @@
 #include "daemon/beside/program.h"
 #include "daemon/eventd/nats_outlet.h"
 #include "daemon/eventd/settings.h"
+#include "daemon/eventd/span_exporter.h"
 #include "daemon/eventd/stream.h"
 #include "daemon/eventd/zeromq_outlet.h"
 
@@ -15,7 +16,8 @@ const char* const kHelp =
     R"(usage: maru-eventd --config FILE [--check-config] [--log-level LEVEL]
 
 Follows pools of marud, and publishes which blocks are there, as they come and
-go: by ZeroMQ in vLLM's format, and by NATS.
+go: by ZeroMQ in vLLM's format, and by NATS. Sends spans of clients' calls to
+an OpenTelemetry collector.
 
   --config FILE       the configuration; maru-eventd.toml(5) describes it
   --check-config      print what is wrong with it, or OK
@@ -31,11 +33,14 @@ using daemon::beside::Service;
 struct Streams {
   ZmqContext context;  // behind the sockets
   std::vector<std::unique_ptr<Stream>> all;
-  std::vector<uint64_t> turns;  // at the last look
+  std::vector<uint64_t> turns;          // at the last look
+  std::unique_ptr<SpanExporter> spans;  // null: not configured
+  uint64_t span_turns = 0;
 
-  // Whether each stream's thread has come round since the last look.
+  // Whether each thread has come round since the last look.
   bool go_on() {
-    bool all_go_on = true;
+    const uint64_t now = spans ? spans->turns() : 0;
+    bool all_go_on = !spans || std::exchange(span_turns, now) != now;
     turns.resize(all.size());
     for (size_t i = 0; i < all.size(); ++i) all_go_on &= std::exchange(turns[i], all[i]->turns()) != turns[i];
     return all_go_on;
@@ -80,9 +85,17 @@ Result<void> serve(const Settings& settings, Service& service) {
     if (auto opened = open_zeromq(stream, settings.state_dir, service, streams); !opened) return opened;
   for (const NatsSettings& stream : settings.nats)
     if (auto opened = open_nats(stream, settings.state_dir, service, streams); !opened) return opened;
+  if (settings.traces) {
+    auto opened = SpanExporter::open(*settings.traces, service.counters(), service.health());
+    if (!opened) return tl::unexpected(opened.error());
+    streams.spans = std::move(*opened);
+    daemon::log_info("traces: spans that come to {} go to {}", settings.traces->socket_path, settings.traces->endpoint);
+  }
   // From here on every endpoint is ours.
   for (const auto& stream : streams.all) stream->start();
+  if (streams.spans) streams.spans->start();
   auto served = service.run([&] { return streams.go_on(); });
+  streams.spans.reset();
   streams.all.clear();
   return served;
 }

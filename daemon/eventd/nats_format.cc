@@ -1,7 +1,7 @@
 #include "daemon/eventd/nats_format.h"
 
+#include "daemon/base/msgpack.h"
 #include "daemon/eventd/media.h"
-#include "daemon/eventd/msgpack.h"
 #include "maru/tokens.h"
 
 #define XXH_INLINE_ALL
@@ -9,6 +9,9 @@
 
 namespace maru::eventd {
 namespace {
+
+using daemon::MsgpackReader;
+using daemon::MsgpackWriter;
 
 constexpr uint64_t kPoolVersion = 1;
 constexpr uint64_t kDynamoSalt = 1337;

@@ -204,6 +204,37 @@ NatsSettings read_nats(ConfigTable& table, const std::vector<PoolSettings>& pool
   return stream;
 }
 
+bool is_header(const std::string& text) {
+  const size_t colon = text.find(':');
+  return colon != std::string::npos && colon != 0 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= ' ' && c != 0x7f; });
+}
+
+TraceSettings read_traces(ConfigTable table) {
+  constexpr size_t kSocketPathMax = 107;
+  TraceSettings traces;
+  if (auto value = table.text("socket")) {
+    if (value->front() != '/' || value->size() > kSocketPathMax)
+      table.wrong("socket", "an absolute path of at most " + std::to_string(kSocketPathMax) + " bytes");
+    traces.socket_path = *value;
+  }
+  traces.endpoint = table.text("endpoint").value_or("");
+  if (traces.endpoint.empty())
+    table.missing("endpoint", "the collector's address for traces, such as \"http://127.0.0.1:4318/v1/traces\"");
+  else if (!traces.endpoint.starts_with("http://") && !traces.endpoint.starts_with("https://"))
+    table.wrong("endpoint", "http://HOST:PORT/v1/traces, or https://");
+  if (table.has("headers")) traces.headers = table.texts("headers", "\"NAME: VALUE\"");
+  if (!std::all_of(traces.headers.begin(), traces.headers.end(), is_header))
+    table.wrong("headers", "lines such as \"Authorization: Bearer TOKEN\", without control characters");
+  if (auto value = table.integer("batch_spans", 1, 8192)) traces.batch_spans = uint32_t(*value);
+  if (auto value = table.integer("batch_ms", 1, 60'000)) traces.batch_ms = uint32_t(*value);
+  if (auto value = table.integer("timeout_ms", 1, 600'000)) traces.timeout_ms = uint32_t(*value);
+  if (auto value = table.integer("retry_s", 0, 86'400)) traces.retry_s = uint32_t(*value);
+  if (auto value = table.integer("clients", 1, 65'536)) traces.clients_max = uint32_t(*value);
+  table.refuse_unknown();
+  return traces;
+}
+
 // Two streams with one name or at one endpoint.
 void check_differences(const Settings& settings, Problems& problems) {
   std::map<std::string, int> names, endpoints;
@@ -239,8 +270,9 @@ Settings read_settings(ConfigTable& root, Problems& problems) {
   for (ConfigTable& table : root.tables("zeromq"))
     settings.zeromq.push_back(read_zeromq(table, pools, settings, problems));
   for (ConfigTable& table : root.tables("nats")) settings.nats.push_back(read_nats(table, pools, settings));
-  if (settings.zeromq.empty() && settings.nats.empty() && problems.empty())
-    root.missing("zeromq", "a stream at least, [[zeromq]] or [[nats]]");
+  if (auto table = root.table("traces")) settings.traces = read_traces(std::move(*table));
+  if (settings.zeromq.empty() && settings.nats.empty() && !settings.traces && problems.empty())
+    root.missing("zeromq", "something to publish: [[zeromq]], [[nats]] or [traces]");
   check_differences(settings, problems);
   return settings;
 }

@@ -67,10 +67,23 @@ struct NatsSettings : StreamSettings {
   uint32_t jetstream_hours = 24;        // for which it keeps them
 };
 
+// Spans of clients, to a collector.
+struct TraceSettings {
+  std::string socket_path = "/run/maru-eventd/spans.sock";  // where clients hand out their rings
+  std::string endpoint;                                     // of the collector, for OTLP over HTTP
+  std::vector<std::string> headers;                         // "Name: value"
+  uint32_t batch_spans = 1024;
+  uint32_t batch_ms = 200;  // between looks into the rings
+  uint32_t timeout_ms = 10'000;
+  uint32_t retry_s = 60;  // for which a request is sent again
+  uint32_t clients_max = 256;
+};
+
 struct Settings {
   std::string state_dir;  // empty: none
   std::vector<ZeromqSettings> zeromq;
   std::vector<NatsSettings> nats;
+  std::optional<TraceSettings> traces;
   std::vector<std::string> warnings;  // odd settings that are no mistakes
 };
 

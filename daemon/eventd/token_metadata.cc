@@ -1,13 +1,16 @@
 #include "daemon/eventd/token_metadata.h"
 
+#include "daemon/base/msgpack.h"
 #include "daemon/eventd/contents.h"
-#include "daemon/eventd/msgpack.h"
 
 #include <cerrno>
 #include <set>
 
 namespace maru::eventd {
 namespace {
+
+using daemon::MsgpackReader;
+using daemon::MsgpackWriter;
 
 constexpr std::string_view kMagicKey = "maru";
 constexpr uint64_t kVersion = 1;

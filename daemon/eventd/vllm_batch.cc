@@ -1,6 +1,6 @@
 #include "daemon/eventd/vllm_batch.h"
 
-#include "daemon/eventd/msgpack.h"
+#include "daemon/base/msgpack.h"
 
 #include <array>
 #include <cerrno>
@@ -8,6 +8,9 @@
 
 namespace maru::eventd {
 namespace {
+
+using daemon::MsgpackReader;
+using daemon::MsgpackWriter;
 
 using Type = MsgpackReader::Type;
 

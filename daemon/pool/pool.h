@@ -88,6 +88,13 @@ struct TakenRegion {
   uint64_t left = 0;        // and that stayed
 };
 
+// When the first turn that looked for blocks to evict began, and the last one ended; equal: there was none.
+struct Choosing {
+  std::chrono::steady_clock::time_point from{}, to{};
+
+  bool is_some() const { return from != to; }
+};
+
 struct RentResult {
   int32_t status = 0;       // 0 or -errno
   std::string explanation;  // for people, when status is negative
@@ -96,6 +103,7 @@ struct RentResult {
   std::vector<std::byte> evicted_keys;  // EvictedKey records as they go on the wire
   uint32_t evicted = 0;                 // records in evicted_keys
   uint32_t evicted_total = 0;           // also of a refused request
+  Choosing choosing;
   std::vector<TakenRegion> taken;
 };
 

@@ -116,6 +116,7 @@ class Requests {
     uint32_t lane;
     uint64_t ticket;  // of the pool
     std::chrono::steady_clock::time_point came;
+    uint64_t turns;        // so far
     bool is_said = false;  // by ready_rents()
   };
 
@@ -161,7 +162,7 @@ class Requests {
   Outcome detach(Session& session, const wire::MessageHeader& header);
   Outcome rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request, Moment now,
-                   uint64_t ticket, std::chrono::steady_clock::time_point came);
+                   uint64_t ticket, std::chrono::steady_clock::time_point came, uint64_t turns);
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome make_room(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                     Moment now);

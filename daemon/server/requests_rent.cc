@@ -11,13 +11,28 @@
 #include <chrono>
 
 namespace maru::daemon {
+namespace {
+
+wire::RentTimes times_of(const RentResult& result, std::chrono::steady_clock::time_point came, uint64_t turns) {
+  using std::chrono::nanoseconds;
+  const auto now = std::chrono::steady_clock::now();
+  const auto unix_now = std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto unix_ns = [&](std::chrono::steady_clock::time_point at) {
+    return uint64_t((unix_now - std::chrono::duration_cast<nanoseconds>(now - at)).count());
+  };
+  const Choosing& choosing = result.choosing;
+  return {unix_ns(came), choosing.is_some() ? unix_ns(choosing.from) : 0, choosing.is_some() ? unix_ns(choosing.to) : 0,
+          unix_ns(now), turns};
+}
+
+}  // namespace
 
 Outcome Requests::rent(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                        Moment now) {
   const auto request = wire::read_exactly<wire::RentRequest>(payload);
   if (!request) return drop("a rent request of the wrong size");
   if (const auto wrong = wire::check(*request)) return drop("a rent request: " + std::string(*wrong));
-  return rent_for(session, header, *request, now, 0, std::chrono::steady_clock::now());
+  return rent_for(session, header, *request, now, 0, std::chrono::steady_clock::now(), 1);
 }
 
 bool Requests::has_waiting_rent(uint64_t session) const {
@@ -42,12 +57,12 @@ Outcome Requests::rent_again(Session& session, Moment now) {
   if (found == rents_.end()) return {};
   const WaitingRent waiting = *found;
   rents_.erase(found);
-  return rent_for(session, waiting.header, waiting.request, now, waiting.ticket, waiting.came);
+  return rent_for(session, waiting.header, waiting.request, now, waiting.ticket, waiting.came, waiting.turns + 1);
 }
 
 // With a ticket it has waited for its pool.
 Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, const wire::RentRequest& request,
-                           Moment now, uint64_t ticket, std::chrono::steady_clock::time_point came) {
+                           Moment now, uint64_t ticket, std::chrono::steady_clock::time_point came, uint64_t turns) {
   Outcome outcome;
   LaneWatch* watch = lane_of(session, header, outcome);
   if (!watch) return outcome;
@@ -58,7 +73,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   if (allowed.why.empty() || allowed.evicts_own) {
     result = serving.rent(watch->lane, request, now.unix_ms, allowed.limits, header.request_id, &ticket, came);
     if (ticket != 0) {
-      rents_.push_back({session.id(), header, request, watch->pool, watch->lane, ticket, came});
+      rents_.push_back({session.id(), header, request, watch->pool, watch->lane, ticket, came, turns});
       return {};
     }
   } else {
@@ -80,8 +95,10 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   if (result.regions.size() + result.runs.size() > wire::kRentItemsMax)
     return drop(fmt::format("renting gave {} regions and {} runs, more than a reply can hold", result.regions.size(),
                             result.runs.size()));
+  const wire::RentTimes times = times_of(result, came, turns);
   outcome =
-      answer(header, wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total));
+      answer(header, wire::encode_rent_reply(result.regions, result.runs, result.evicted_keys, result.evicted_total,
+                                             (request.flags & wire::kRentWantsTimes) != 0 ? &times : nullptr));
   for (const TakenRegion& region : result.taken) {
     const LaneWatch* owner = lanes_.find_lane(watch->pool, region.lane);
     users_.movements.say(

@@ -1,7 +1,9 @@
 // The C interface of maru.h over Client: arguments are checked here, errors become -errno, and no exception leaves.
 
 #include "libmaru/client/client.h"
+#include "libmaru/client/handle.h"
 #include "libmaru/client/probes.h"
+#include "libmaru/client/sized.h"
 #include "maru/follow.h"
 #include "maru/maru.h"
 
@@ -19,13 +21,11 @@ using maru::client::probed_erase;
 using maru::client::probed_match;
 using maru::client::probed_retrieve;
 using maru::client::probed_store;
+using maru::client::read_options;
+using maru::client::write_sized;
 using maru::shm::Digest;
 using maru::shm::PageRef;
 using maru::shm::PlainDigest;
-
-struct maru_client {
-  std::unique_ptr<Client> client;
-};
 
 namespace {
 
@@ -68,31 +68,6 @@ int with_digests(maru_client* client, const maru_key* keys, size_t n, F&& operat
     const std::span<Digest> digests = c.digests(keys, n);
     return digests.empty() ? -EINVAL : int(operation(c, digests));
   });
-}
-
-// A structure of the caller that begins with its size, which may be smaller or larger than ours.
-template <typename T>
-int read_options(const T* given, T* ret_options) {
-  *ret_options = T{};
-  if (given == nullptr) return 0;
-  if (given->size < sizeof(size_t) || given->size > 4096) return -EINVAL;
-  std::memcpy(ret_options, given, std::min(sizeof(T), given->size));
-  // What a newer caller says beyond our structure must be zero: it would be ignored.
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (size_t i = sizeof(T); i < given->size; ++i)
-    if (bytes[i] != 0) return -EINVAL;
-  for (const uint64_t word : ret_options->reserved)
-    if (word != 0) return -EINVAL;
-  return 0;
-}
-
-template <typename T>
-int write_sized(const T& value, T* ret_value) {
-  const size_t size = ret_value->size;
-  if (size < sizeof(size_t) || size > 4096) return -EINVAL;
-  std::memcpy(reinterpret_cast<char*>(ret_value) + sizeof(size_t),
-              reinterpret_cast<const char*>(&value) + sizeof(size_t), std::min(size, sizeof(T)) - sizeof(size_t));
-  return 0;
 }
 
 int store_one(Client& c, const maru_key* key, const maru_buffer* buffer, const maru_store_options& options,
@@ -148,6 +123,8 @@ int maru_attach(const maru_attach_options* given, maru_client** ret_client) {
     wanted.read_only = (options.flags & MARU_ATTACH_READ_ONLY) != 0;
     auto client = Client::attach(wanted);
     if (!client) return -client.error().code;
+    if (const maru::client::TracingWish wish = maru::client::tracing_wish_of_environment(); !wish.socket_path.empty())
+      (void)(*client)->trace(wish);  // a client that cannot be traced works all the same
     *ret_client = new maru_client{std::move(*client)};
     return 0;
   } catch (const std::bad_alloc&) {
@@ -325,28 +302,31 @@ int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void*
 
 int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, size_t* ret_stored, size_t* ret_done) {
-  return probed_store(client, n, 0, [&] {
-    size_t stored = 0, done = 0;
-    const int result = with(client, [&](Client& c) {
-      if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
-      maru_store_options options;
-      if (const int status = read_options(given, &options); status != 0) return status;
-      maru_block parent = 0;
-      if (const int status = c.parent_of(options, &parent); status != 0) return status;
-      for (size_t i = 0; i < n; ++i) {
-        const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
-        const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
-        if (status < 0) return status;
-        stored += status == 0;
-        done = i + 1;
-        if (ret_blocks) ret_blocks[i] = parent;
-      }
-      return 0;
-    });
-    if (ret_done) *ret_done = done;
-    if (ret_stored) *ret_stored = stored;
-    return result;
-  });
+  size_t stored = 0, done = 0;
+  return probed_store(
+      client, n, 0,
+      [&] {
+        const int result = with(client, [&](Client& c) {
+          if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
+          maru_store_options options;
+          if (const int status = read_options(given, &options); status != 0) return status;
+          maru_block parent = 0;
+          if (const int status = c.parent_of(options, &parent); status != 0) return status;
+          for (size_t i = 0; i < n; ++i) {
+            const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
+            const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
+            if (status < 0) return status;
+            stored += status == 0;
+            done = i + 1;
+            if (ret_blocks) ret_blocks[i] = parent;
+          }
+          return 0;
+        });
+        if (ret_done) *ret_done = done;
+        if (ret_stored) *ret_stored = stored;
+        return result;
+      },
+      &done);
 }
 
 int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
@@ -400,9 +380,7 @@ int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view)
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
-  return probed_retrieve(client, n, 0, [&] {
-    return find_batch(client, keys, n, true, ret_views);
-  });
+  return probed_retrieve(client, n, 0, [&] { return find_batch(client, keys, n, true, ret_views); });
 }
 
 int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
@@ -451,9 +429,9 @@ int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
 }
 
 int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
-  return probed_match(client, n, 0, [&] {
-    return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); });
-  });
+  return probed_match(
+      client, n, 0, [&] { return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); }); },
+      ret_match ? &ret_match->blocks : nullptr);
 }
 
 int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {

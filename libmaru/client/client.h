@@ -8,6 +8,7 @@
 #include "libmaru/client/memory_errors.h"
 #include "libmaru/client/page_source.h"
 #include "libmaru/client/payload.h"
+#include "libmaru/client/tracing.h"
 #include "libmaru/shm/blocks/block_store.h"
 #include "libmaru/shm/blocks/prefix.h"
 #include "libmaru/shm/blocks/touch.h"
@@ -66,6 +67,11 @@ class Client {
   const shm::ControlRegion& region() const { return region_; }
   const wire::AttachReply& attached() const { return attached_; }
   Connection& connection() { return connection_; }
+  // Null: calls are not traced. It lies beside the word that tells a child of fork(), which each call reads.
+  Tracing* tracing() const { return tracing_.load(std::memory_order_acquire); }
+  // Whether maru-eventd has the spans; tracing.cc. Errors: of Tracing::make.
+  Result<bool> trace(const TracingWish& wish);
+  void stop_tracing() { tracing_.store(nullptr, std::memory_order_release); }
 
   // False: not a key (size or kind is wrong). Inline for the ready-made digests that engines use, and without a copy in
   // memory: what follows waits for these two words.
@@ -215,7 +221,9 @@ class Client {
   int ask_for_room(const shm::Digest& digest, shm::PageRef parent);
   struct CopyBatch;
   void take_for(CopyBatch& batch, Unanswered& unanswered);
-  int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented);
+  int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented, RentSpan* span = nullptr);
+  // Whether the marud of this epoch has said so: another one ends the connection.
+  bool marud_knows(uint64_t minor_version) const;
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);
   void touch_stored(uint32_t page, uint64_t unix_ms);  // by it marud learns of the block
@@ -240,7 +248,10 @@ class Client {
   bool read_only_ = false;
   Mapping control_;
   shm::ControlRegion region_;
-  ForkGuard fork_guard_;
+  alignas(64) ForkGuard fork_guard_;        // with the next one in one line, which each call reads
+  std::atomic<Tracing*> tracing_{nullptr};  // kept_tracing_, or null
+  std::unique_ptr<Tracing> kept_tracing_;   // once made, until the end
+  std::mutex tracing_mutex_;
   std::unique_ptr<AtomicU32[]> pin_counts_;
   shm::PinTable pins_;
   mutable shm::LaneContext lane_;

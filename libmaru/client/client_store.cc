@@ -38,14 +38,16 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
   request.run_pages = run_pages;
   if (const ThreadState* state = thread_state_if_any()) request.tenant = state->tenant;
   count(format::kCounterRents);
+  RentSpan span;
+  if (span.is_some() && marud_knows(3)) request.flags = wire::kRentWantsTimes;
   uint32_t answered = 0;
   try {
     auto reply = connection_.request(wire::Type::kRent, wire::bytes_of(request));
-    if (!reply) return status_of(reply.error());
+    if (!reply) return span.end(status_of(reply.error()), runs);
     answered = reply->request_id;
-    const int status = read_rent_reply(reply->payload, ret_rented);
+    const int status = read_rent_reply(reply->payload, ret_rented, &span);
     connection_.took_answer();
-    return status;
+    return span.end(status, runs);
   } catch (const std::bad_alloc&) {
     if (answered != 0) connection_.lose_answer(answered);  // what it grants comes back
     return -ENOMEM;
@@ -67,11 +69,14 @@ int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
   }
 }
 
-// Only a marud that has said so in this epoch knows the message.
-int Client::ask_for_room(const Digest& d, PageRef parent) {
+bool Client::marud_knows(uint64_t minor_version) const {
   const format::HostRecord& host = region_.host(region_.host_of_lane(lane_.id.lane));
   const uint64_t serves = host.serves.load_relaxed();  // a hint
-  if (serves >> 16 != (host.epoch.load_acquire() & 0xFFFF'FFFF'FFFF) || (serves & 0xFFFF) < 1) return -EXFULL;
+  return serves >> 16 == (host.epoch.load_acquire() & 0xFFFF'FFFF'FFFF) && (serves & 0xFFFF) >= minor_version;
+}
+
+int Client::ask_for_room(const Digest& d, PageRef parent) {
+  if (!marud_knows(1)) return -EXFULL;
   const wire::RoomRequest request{d.lo, d.hi, parent.bits, 0};
   try {
     auto reply = connection_.request(wire::Type::kMakeRoom, wire::bytes_of(request));
@@ -81,9 +86,10 @@ int Client::ask_for_room(const Digest& d, PageRef parent) {
   }
 }
 
-int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented) {
+int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented, RentSpan* span) {
   const auto view = wire::decode_rent_reply(payload);
   if (!view) return -EPROTO;
+  if (span != nullptr) span->marud_says(view->times, view->evicted_total);
   for (const uint32_t index : view->regions)
     if (index < region_.regions()) ret_rented->regions.push_back(index);
   for (const wire::RunRecord& run : view->runs)

@@ -45,6 +45,7 @@ class Connection {
   };
   explicit Connection(Target target) : target_(std::move(target)) {}
   ~Connection() { stop_watching(); }
+  const std::string& pool() const { return target_.pool; }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 

@@ -66,6 +66,7 @@ int Client::view_error(const maru_view& view) const {
 
 // By the session thread, holding nothing.
 int Client::upkeep() {
+  if (Tracing* traced = tracing()) traced->upkeep();
   if (left_) return -1;
   uint32_t page = 0;
   int again_ms = -1;

@@ -1,9 +1,13 @@
-// Probes of libmaru (USDT): places at which bpftrace, perf or SystemTap may look at calls of a running program. A probe that no
-// tool watches is one instruction that does nothing. docs/probes.md lists them.
+// What looks at calls from outside. Probes (USDT): places at which bpftrace, perf or SystemTap may look at calls of a running
+// program. A probe that no tool watches is one instruction that does nothing. docs/probes.md lists them. And spans, of a client
+// that is traced (docs/tracing.md): else a test of one word.
 //
 //   maru:NAME_begin(client, keys, bytes)     keys of the call; bytes of what is stored or allocated, otherwise 0
 //   maru:NAME_end(client, keys, result)      result of the call
 #pragma once
+
+#include "libmaru/client/handle.h"
+#include "libmaru/client/tracing.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,23 +18,31 @@
 #define STAP_PROBE3(provider, name, a, b, c) static_cast<void>(0)
 #endif
 
-// Defines probed_NAME(): makes a call between the two probes.
-#define MARU_DEFINE_PROBED(name)                                                        \
-  template <typename Call>                                                              \
-  int probed_##name(const void* client, size_t keys, uint64_t bytes, const Call& call) { \
-    STAP_PROBE3(maru, name##_begin, client, keys, bytes);                               \
-    const int result = call();                                                          \
-    STAP_PROBE3(maru, name##_end, client, keys, result);                                \
-    return result;                                                                      \
+// Defines probed_NAME(): makes a call between the two probes. `blocks`: as CallSpan::end() has it.
+#define MARU_DEFINE_PROBED(name, operation)                                                   \
+  template <typename Call>                                                                    \
+  int probed_##name(const maru_client* client, size_t keys, uint64_t bytes, const Call& call, \
+                    const uint64_t* blocks = nullptr) {                                       \
+    STAP_PROBE3(maru, name##_begin, client, keys, bytes);                                     \
+    Tracing* const tracing = client != nullptr ? client->client->tracing() : nullptr;         \
+    const int result = tracing == nullptr ? call() : [&]() __attribute__((noinline, cold)) {  \
+      CallSpan span;                                                                          \
+      span.begin(*client->client, *tracing);                                                  \
+      const int traced = call();                                                              \
+      span.end(format::SpanOperation::operation, traced, keys, bytes, blocks);                \
+      return traced;                                                                          \
+    }();                                                                                      \
+    STAP_PROBE3(maru, name##_end, client, keys, result);                                      \
+    return result;                                                                            \
   }
 
 namespace maru::client {
 
-MARU_DEFINE_PROBED(alloc)
-MARU_DEFINE_PROBED(store)
-MARU_DEFINE_PROBED(match)
-MARU_DEFINE_PROBED(retrieve)
-MARU_DEFINE_PROBED(erase)
+MARU_DEFINE_PROBED(alloc, kAlloc)
+MARU_DEFINE_PROBED(store, kStore)
+MARU_DEFINE_PROBED(match, kMatch)
+MARU_DEFINE_PROBED(retrieve, kRetrieve)
+MARU_DEFINE_PROBED(erase, kDelete)
 
 }  // namespace maru::client
 

@@ -6,6 +6,7 @@
 // the process if there is none, and a handler of a signal may not allocate.
 #pragma once
 
+#include "libmaru/client/trace_context.h"
 #include "libmaru/shm/blocks/block_store.h"
 #include "libmaru/shm/blocks/prefix.h"
 
@@ -20,6 +21,8 @@
 
 namespace maru::client {
 
+struct OpenSpan;
+
 struct ThreadState {
   // Memory that grows and stays.
   template <typename T>
@@ -31,6 +34,8 @@ struct ThreadState {
 
   uint64_t tenant = 0;                 // of the blocks that this thread stores next
   void* volatile innermost = nullptr;  // memory_errors.cc: the frame that the handler leaves
+  TraceContext request;                // maru_set_traceparent(): what this thread works for
+  const OpenSpan* span = nullptr;      // of the call that is under way, where it is traced
   std::tuple<Scratch<int32_t>, Scratch<uint32_t>, Scratch<uint64_t>, Scratch<shm::Digest>, Scratch<shm::Found>,
              Scratch<shm::HeldBlock>, Scratch<shm::PageRef>, Scratch<shm::PlainDigest>>
       scratch;

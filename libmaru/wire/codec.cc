@@ -114,7 +114,7 @@ std::optional<std::string_view> check(const AttachRequest& request) {
 }
 
 std::optional<std::string_view> check(const RentRequest& request) {
-  if (request.flags != 0) return "unknown flags";
+  if ((request.flags & ~kRentWantsTimes) != 0) return "unknown flags";
   if (request.reserved0 != 0 || request.reserved != 0) return "reserved fields are not zero";
   return std::nullopt;
 }
@@ -143,7 +143,8 @@ std::optional<EvictedKeyView> next_evicted_key(std::span<const std::byte>& rest)
 }
 
 std::vector<std::byte> encode_rent_reply(std::span<const uint32_t> regions, std::span<const RunRecord> runs,
-                                         std::span<const std::byte> evicted_keys, uint32_t evicted_total) {
+                                         std::span<const std::byte> evicted_keys, uint32_t evicted_total,
+                                         const RentTimes* times) {
   MARU_CHECK(regions.size() + runs.size() <= kRentItemsMax, "what was rented could not be told to the client");
   RentReply head = {};
   head.regions = uint32_t(regions.size());
@@ -159,11 +160,12 @@ std::vector<std::byte> encode_rent_reply(std::span<const uint32_t> regions, std:
     const auto record = next_evicted_key(rest);
     if (!record) break;
     const size_t bytes = before.size() - rest.size();
-    if (out.size() + bytes > kPayloadBytesMax) break;
+    if (out.size() + bytes + (times ? sizeof(*times) : 0) > kPayloadBytesMax) break;
     append(out, before.first(bytes));
     ++head.evicted;
   }
   std::memcpy(out.data(), &head, sizeof(head));
+  if (times) append(out, bytes_of(*times));
   return out;
 }
 
@@ -187,7 +189,9 @@ std::optional<RentReplyView> decode_rent_reply(std::span<const std::byte> payloa
   std::span<const std::byte> rest = view.evicted_keys;
   for (uint32_t i = 0; i < head.evicted; ++i)
     if (!next_evicted_key(rest)) return std::nullopt;
-  if (!rest.empty()) return std::nullopt;
+  if (rest.size() == sizeof(RentTimes)) std::memcpy(&view.times.emplace(), rest.data(), sizeof(RentTimes));
+  if (!rest.empty() && !view.times) return std::nullopt;
+  view.evicted_keys.resize(view.evicted_keys.size() - rest.size());
   return view;
 }
 

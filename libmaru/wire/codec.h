@@ -62,11 +62,12 @@ bool is_pool_name(std::string_view name);
 
 // Regions and runs that fit into one reply together, whatever their mix: beyond it a run could not be told to its owner.
 inline constexpr size_t kRentItemsMax = 4096;
-static_assert(sizeof(RentReply) + kRentItemsMax * sizeof(RunRecord) + 16 <= kPayloadBytesMax);
+static_assert(sizeof(RentReply) + kRentItemsMax * sizeof(RunRecord) + 16 + sizeof(RentTimes) <= kPayloadBytesMax);
 
-// `evicted_keys`: EvictedKey records, each followed by its key and padding. As many as fit are taken.
+// `evicted_keys`: EvictedKey records, each followed by its key and padding. As many as fit are taken. `times`: null without.
 std::vector<std::byte> encode_rent_reply(std::span<const uint32_t> regions, std::span<const RunRecord> runs,
-                                         std::span<const std::byte> evicted_keys, uint32_t evicted_total);
+                                         std::span<const std::byte> evicted_keys, uint32_t evicted_total,
+                                         const RentTimes* times = nullptr);
 
 struct RentReplyView {
   std::vector<uint32_t> regions;
@@ -74,6 +75,7 @@ struct RentReplyView {
   uint32_t evicted = 0;
   uint32_t evicted_total = 0;
   std::vector<std::byte> evicted_keys;
+  std::optional<RentTimes> times;
 };
 // Nothing when the lengths do not add up.
 std::optional<RentReplyView> decode_rent_reply(std::span<const std::byte> payload);

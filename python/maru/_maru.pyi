@@ -25,6 +25,7 @@ Tenant = Union[None, str, int]
 Parent = Union[None, Key, int, numpy.uint64]
 # What describes a block: at most 65536 bytes, or anything with a contiguous buffer of them. None is empty.
 Metadata = Union[bytes, bytearray, memoryview, NDArray[Any]]
+Traceparent = Optional[str]  # of the request that the call is part of, as the W3C's header has it: maru/tracing.py
 # An n x 16 or n x 32 array of digests, C-contiguous.
 Digests = NDArray[numpy.uint8]
 
@@ -188,10 +189,10 @@ class Client:
     @overload
     def exists_batch(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None, *, out: _Out) -> _Out:
         """out: one byte per key (an array of bool or uint8, a bytearray), which is returned."""
-    def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[View]:
+    def retrieve(self, key: Key, tenant: Tenant = None, traceparent: Traceparent = None) -> Optional[View]:
         """None when the block is absent."""
     def retrieve_batch(self, keys: Union[Sequence[Key], Digests],
-                       tenant: Tenant = None) -> list[Union[View, MaruError, None]]:
+                       tenant: Tenant = None, traceparent: Traceparent = None) -> list[Union[View, MaruError, None]]:
         """None for what is absent. So that the others are not lost, what is there and cannot be read is not raised: in its
         place is the DamagedBlockError (statistics().checksum_errors counts these) or BadMemoryError."""
     # For MaruHandler.
@@ -207,15 +208,16 @@ class Client:
         """The same as pin.release()."""
     def unpin_batch(self, pins: Iterable[Pin]) -> None:
         """pin.release() of each. What is no pin raises before any is released."""
-    def match_prefix(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None) -> Match: ...
+    def match_prefix(self, keys: Union[Sequence[Key], Digests], tenant: Tenant = None,
+                     traceparent: Traceparent = None) -> Match: ...
 
-    def alloc(self, nbytes: int, metadata_bytes: int = 0) -> Buffer:
+    def alloc(self, nbytes: int, metadata_bytes: int = 0, traceparent: Traceparent = None) -> Buffer:
         """metadata_bytes: the room that is left behind nbytes for the metadata of the store."""
-    def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0) -> list[Buffer]:
+    def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0, traceparent: Traceparent = None) -> list[Buffer]:
         """All or nothing."""
     def store(self, key: Key, buffer: Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
               content_type: int = 0, tenant: Tenant = None, keep_views: bool = False,
-              metadata: Metadata = b"") -> Stored:
+              metadata: Metadata = b"", traceparent: Traceparent = None) -> Stored:
         """Uses the buffer up, also when a block was there already (is_new is False: that one stays). After an exception
         it is still the caller's. While a variable, an array or a tensor still refers to buffer.data, ViewsHeldError is raised.
         keep_views says that nobody will write through them any more (see Buffer.data for what can still be). They stay valid
@@ -223,29 +225,32 @@ class Client:
         is for ever. The library copies metadata behind the data: alloc() leaves room for it."""
     def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                    content_type: int = 0, tenant: Tenant = None,
-                   metadata: Metadata = b"") -> Stored:
+                   metadata: Metadata = b"", traceparent: Traceparent = None) -> Stored:
         """data: anything with a contiguous buffer: bytes, an array. Each reader gets metadata with the block: View.metadata."""
     @overload
     def store_batch(self, keys: Digests, buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                     priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False,
-                    metadata: Sequence[Metadata] = ()) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+                    metadata: Sequence[Metadata] = (),
+                    traceparent: Traceparent = None) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
     @overload
     def store_batch(self, keys: Sequence[Key], buffers: Sequence[Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                     priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False,
-                    metadata: Sequence[Metadata] = ()) -> StoredBatch[list[int], list[bool]]:
+                    metadata: Sequence[Metadata] = (), traceparent: Traceparent = None) -> StoredBatch[list[int], list[bool]]:
         """store() of each, in their order; the options hold for all of them, but metadata has an entry for each. What is wrong
         with one of them is in `errors` and not raised: that buffer is still the caller's (is_held). After an exception all of them are, and nothing is stored.
         keep_views as of store(), but that `blocks` has the block that was there already."""
     @overload
     def store_copy_batch(self, keys: Digests, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                          content_type: int = 0, tenant: Tenant = None,
-                         metadata: Sequence[Metadata] = ()) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
+                         metadata: Sequence[Metadata] = (),
+                         traceparent: Traceparent = None) -> StoredBatch[NDArray[numpy.uint64], NDArray[numpy.bool_]]: ...
     @overload
     def store_copy_batch(self, keys: Sequence[Key], data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                          content_type: int = 0, tenant: Tenant = None,
-                         metadata: Sequence[Metadata] = ()) -> StoredBatch[list[int], list[bool]]:
+                         metadata: Sequence[Metadata] = (),
+                         traceparent: Traceparent = None) -> StoredBatch[list[int], list[bool]]:
         """store_copy() of each. data: a sequence of what store_copy() takes, or one C-contiguous array of whose first dimension
         each row is the bytes of one block. Pages that are missing are asked for in one request, and taken together: where
         not all can be had the first blocks are stored, and none where they are more than the pool holds. errors as of
@@ -253,15 +258,15 @@ class Client:
     def store_chain(self, keys: Union[Sequence[Key], Digests], buffers: Sequence[Buffer], *, parent: Parent = None,
                     ttl_ms: int = 0, priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                     keep_views: bool = False,
-                    metadata: Sequence[Metadata] = ()) -> StoredChain:
+                    metadata: Sequence[Metadata] = (), traceparent: Traceparent = None) -> StoredChain:
         """The first under parent, each further one under the one before. After an exception the buffers that are not
         is_held are stored, the others are still the caller's. keep_views as of store()."""
-    def delete(self, key: Key, tenant: Tenant = None) -> bool:
+    def delete(self, key: Key, tenant: Tenant = None, traceparent: Traceparent = None) -> bool:
         """False when it was absent. Raises HasChildrenError."""
     @overload
-    def delete_batch(self, keys: Digests, tenant: Tenant = None) -> NDArray[numpy.bool_]: ...
+    def delete_batch(self, keys: Digests, tenant: Tenant = None, traceparent: Traceparent = None) -> NDArray[numpy.bool_]: ...
     @overload
-    def delete_batch(self, keys: Sequence[Key], tenant: Tenant = None) -> list[bool]:
+    def delete_batch(self, keys: Sequence[Key], tenant: Tenant = None, traceparent: Traceparent = None) -> list[bool]:
         """One by one, in order; a chain goes when its deepest key is first. False where a block was absent. When some have
         children, the others are deleted all the same, and then HasChildrenError is raised, whose `deleted` is the answer."""
     def delete_block(self, block: int, *, unpinned: bool = False) -> None:
@@ -291,6 +296,14 @@ def handle_memory_errors(*, views: bool = False) -> None:
 
 def version() -> str:
     """Of libmaru."""
+
+# For maru/tracing.py.
+def _set_traceparent(traceparent: Optional[str]) -> None: ...
+def _get_traceparent() -> str: ...
+def _begin_request(client: Client, traceparent: Optional[str]) -> bytes: ...
+def _end_request(client: Client, span: bytes, result: int) -> None: ...
+def _set_tracing(client: Client, socket_path: Union[str, os.PathLike[str], None], spans: int, one_in: int) -> bool: ...
+def _stop_tracing(client: Client) -> None: ...
 
 def _client_key(key: Union[str, bytes, int]) -> Union[str, bytes]:
     """The key under which Client knows what MaruHandler stored under this one: the key itself, but for integers and the empty

@@ -107,55 +107,58 @@ class Client:
     async def reattach(self) -> None:
         await self._wait(self.sync.reattach)
 
-    async def alloc(self, nbytes: int, metadata_bytes: int = 0) -> _maru.Buffer:
+    async def alloc(self, nbytes: int, metadata_bytes: int = 0, traceparent: _maru.Traceparent = None) -> _maru.Buffer:
         client = self.sync
-        return await self._wait(lambda: client.alloc(nbytes, metadata_bytes))
+        return await self._wait(lambda: client.alloc(nbytes, metadata_bytes, traceparent))
 
-    async def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0) -> list[_maru.Buffer]:
+    async def alloc_batch(self, nbytes: int, n: int, metadata_bytes: int = 0,
+                          traceparent: _maru.Traceparent = None) -> list[_maru.Buffer]:
         client = self.sync
-        return await self._wait(lambda: client.alloc_batch(nbytes, n, metadata_bytes))
+        return await self._wait(lambda: client.alloc_batch(nbytes, n, metadata_bytes, traceparent))
 
     async def store(self, key: Key, buffer: _maru.Buffer, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                     content_type: int = 0, tenant: Tenant = None, keep_views: bool = False,
-                    metadata: _maru.Metadata = b"") -> Stored:
+                    metadata: _maru.Metadata = b"", traceparent: _maru.Traceparent = None) -> Stored:
         client = self.sync
         return await self._wait(lambda: client.store(key, buffer, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                      content_type=content_type, tenant=tenant, keep_views=keep_views,
-                                                     metadata=metadata))
+                                                     metadata=metadata, traceparent=traceparent))
 
     async def store_copy(self, key: Key, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                          content_type: int = 0, tenant: Tenant = None,
-                         metadata: _maru.Metadata = b"") -> Stored:
+                         metadata: _maru.Metadata = b"", traceparent: _maru.Traceparent = None) -> Stored:
         client = self.sync
         return await self._wait(lambda: client.store_copy(key, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                           content_type=content_type, tenant=tenant,
-                                                          metadata=metadata))
+                                                          metadata=metadata, traceparent=traceparent))
 
     async def store_batch(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                           priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                           keep_views: bool = False,
-                          metadata: Sequence[_maru.Metadata] = ()) -> StoredBatch[Any, Any]:
+                          metadata: Sequence[_maru.Metadata] = (),
+                          traceparent: _maru.Traceparent = None) -> StoredBatch[Any, Any]:
         client = self.sync
         return await self._wait(lambda: client.store_batch(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                            content_type=content_type, tenant=tenant, keep_views=keep_views,
-                                                           metadata=metadata))
+                                                           metadata=metadata, traceparent=traceparent))
 
     async def store_copy_batch(self, keys: Keys, data: Any, *, parent: Parent = None, ttl_ms: int = 0, priority: int = 0,
                                content_type: int = 0, tenant: Tenant = None,
-                               metadata: Sequence[_maru.Metadata] = ()) -> StoredBatch[Any, Any]:
+                               metadata: Sequence[_maru.Metadata] = (),
+                               traceparent: _maru.Traceparent = None) -> StoredBatch[Any, Any]:
         client = self.sync
         return await self._wait(lambda: client.store_copy_batch(keys, data, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                                 content_type=content_type, tenant=tenant,
-                                                                metadata=metadata))
+                                                                metadata=metadata, traceparent=traceparent))
 
     async def store_chain(self, keys: Keys, buffers: Sequence[_maru.Buffer], *, parent: Parent = None, ttl_ms: int = 0,
                           priority: int = 0, content_type: int = 0, tenant: Tenant = None,
                           keep_views: bool = False,
-                          metadata: Sequence[_maru.Metadata] = ()) -> StoredChain:
+                          metadata: Sequence[_maru.Metadata] = (), traceparent: _maru.Traceparent = None) -> StoredChain:
         client = self.sync
         return await self._wait(lambda: client.store_chain(keys, buffers, parent=parent, ttl_ms=ttl_ms, priority=priority,
                                                            content_type=content_type, tenant=tenant, keep_views=keep_views,
-                                                           metadata=metadata))
+                                                           metadata=metadata, traceparent=traceparent))
 
     async def delete_tree(self, key: Key, tenant: Tenant = None) -> int:
         client = self.sync
@@ -173,20 +176,22 @@ class Client:
     def exists_batch(self, keys: Keys, tenant: Tenant = None) -> Union[list[bool], NDArray[numpy.bool_]]:
         return self.sync.exists_batch(keys, tenant)
 
-    def retrieve(self, key: Key, tenant: Tenant = None) -> Optional[_maru.View]:
-        return self.sync.retrieve(key, tenant)
+    def retrieve(self, key: Key, tenant: Tenant = None, traceparent: _maru.Traceparent = None) -> Optional[_maru.View]:
+        return self.sync.retrieve(key, tenant, traceparent)
 
-    def retrieve_batch(self, keys: Keys, tenant: Tenant = None) -> list[Union[_maru.View, MaruError, None]]:
-        return self.sync.retrieve_batch(keys, tenant)
+    def retrieve_batch(self, keys: Keys, tenant: Tenant = None,
+                       traceparent: _maru.Traceparent = None) -> list[Union[_maru.View, MaruError, None]]:
+        return self.sync.retrieve_batch(keys, tenant, traceparent)
 
-    def match_prefix(self, keys: Keys, tenant: Tenant = None) -> _maru.Match:
-        return self.sync.match_prefix(keys, tenant)
+    def match_prefix(self, keys: Keys, tenant: Tenant = None, traceparent: _maru.Traceparent = None) -> _maru.Match:
+        return self.sync.match_prefix(keys, tenant, traceparent)
 
-    def delete(self, key: Key, tenant: Tenant = None) -> bool:
-        return self.sync.delete(key, tenant)
+    def delete(self, key: Key, tenant: Tenant = None, traceparent: _maru.Traceparent = None) -> bool:
+        return self.sync.delete(key, tenant, traceparent)
 
-    def delete_batch(self, keys: Keys, tenant: Tenant = None) -> Union[list[bool], NDArray[numpy.bool_]]:
-        return self.sync.delete_batch(keys, tenant)
+    def delete_batch(self, keys: Keys, tenant: Tenant = None,
+                     traceparent: _maru.Traceparent = None) -> Union[list[bool], NDArray[numpy.bool_]]:
+        return self.sync.delete_batch(keys, tenant, traceparent)
 
     def tenant(self, name: str) -> int:
         return self.sync.tenant(name)

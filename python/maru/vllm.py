@@ -43,7 +43,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
-from . import chunk_keys
+from . import chunk_keys, tracing
 from ._maru import Client
 from .chunk_keys import HASH_BYTES
 from .distribution import expect_this_package
@@ -263,7 +263,8 @@ class MaruConnector(KVConnectorBase_V1):
         per_chunk = self._chunk_tokens // self._block_tokens
         keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
         failed: set[int] = set()
-        views, reason = self._views(keys)
+        with tracing.WorkingFor(transfer.traceparent):
+            views, reason = self._views(keys)
         for i, view in enumerate(views):
             skip = transfer.skip if i == 0 else 0
             begin = i * per_chunk - transfer.skip + skip
@@ -357,9 +358,17 @@ class MaruConnector(KVConnectorBase_V1):
             adapter = self._adapters.weights(lora) if lora is not None else None
             if lora is not None and adapter is None:
                 return None
-            plan = RequestPlan(request, self._root(request, adapter), adapter=adapter)
+            plan = RequestPlan(request, self._root(request, adapter), adapter=adapter, trace=self._begin_trace(request))
             self._requests[request.request_id] = plan
         return plan
+
+    def _begin_trace(self, request: Any) -> Optional[tracing.Request]:
+        """The request's whole way, below the span of vLLM's caller where vLLM was given its header."""
+        headers = getattr(request, "trace_headers", None) or {}
+        try:
+            return tracing.Request(self._client, headers.get("traceparent"))
+        except MaruError:
+            return None  # the header is none, or the pool is away
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
         if not self._loads or not self._rank_digests or num_computed_tokens % self._block_tokens:
@@ -372,7 +381,8 @@ class MaruConnector(KVConnectorBase_V1):
         hashes = plan.hash_to(request.num_tokens, self._chunk_tokens)
         if plan.loadable is not None:
             hashes = hashes[:plan.loadable * HASH_BYTES]
-        chunks = self._match(hashes, plan=None)
+        with tracing.WorkingFor(plan.traceparent):
+            chunks = self._match(hashes, plan=None)
         if self._waits_for_tier(plan, hashes, chunks, num_computed_tokens):
             return None, False
         found = max(0, self._loadable_tokens(request, chunks) - num_computed_tokens)
@@ -431,7 +441,8 @@ class MaruConnector(KVConnectorBase_V1):
         end = begin + num_external_tokens
         plan.load = (begin, end)
         plan.let_go()
-        self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+        with tracing.WorkingFor(plan.traceparent):
+            self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
         plan.end_coming()
         plan.held_since = self._step
         plan.stored = end // self._chunk_tokens
@@ -565,6 +576,8 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._requests.pop(request.request_id, None)
         if plan is not None:
             plan.end()
+            if plan.trace is not None:
+                plan.trace.end()
         return False, None
 
 

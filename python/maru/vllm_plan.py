@@ -3,7 +3,7 @@ loaded. Plain values; nothing here needs vLLM or a pool."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Collection, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Collection, Iterable, Optional
 
 import numpy
 
@@ -11,6 +11,9 @@ from . import chunk_keys
 from .chunk_keys import HASH_BYTES
 from .pool_tier import Load
 from .token_metadata import TEXT_BYTES_MAX
+
+if TYPE_CHECKING:
+    from .tracing import Request
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Transfer:
     skip: int = 0  # blocks of the first chunk that are not in `blocks`, because they are computed already
     tokens: bytes = b""  # of chunks to store, 32 bits each, least significant byte first
     prompt: Optional[Prompt] = None  # of chunks to store; None: they are stored without metadata
+    traceparent: str = ""  # of the request, where it is traced
 
     @property
     def chunks(self) -> int:
@@ -64,6 +68,11 @@ class RequestPlan:
     held: list[Any] = field(default_factory=list)  # what keeps the chunks to load from being evicted
     held_since: int = 0
     coming: Optional[Load] = None  # chunks from below the pool, until they are held or are of no use
+    trace: Optional[Request] = None  # from the first question about it to its end
+
+    @property
+    def traceparent(self) -> str:
+        return self.trace.traceparent if self.trace is not None else ""
 
     def hash_to(self, n: int, chunk_tokens: int) -> bytes:
         """The hashes of the whole chunks among the first n tokens."""
@@ -86,7 +95,7 @@ class RequestPlan:
             request_id=self.request.request_id, hashes=self.hashes[first * HASH_BYTES:last * HASH_BYTES],
             parent=self.hashes[(first - 1) * HASH_BYTES:first * HASH_BYTES] if first else None,
             blocks=self.blocks[begin // block_tokens:-(-end // block_tokens)],
-            skip=(begin - first * chunk_tokens) // block_tokens)
+            skip=(begin - first * chunk_tokens) // block_tokens, traceparent=self.traceparent)
 
     def tokens_of(self, transfer: Transfer, chunk_tokens: int, first: int) -> bytes:
         """first: the number of the transfer's first chunk."""

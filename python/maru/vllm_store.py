@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Collection, Mapping, Optional
 
-from . import chunk_keys
+from . import chunk_keys, tracing
 from .buffers import take_what_there_is
 from .engine_pool import GONE, Attached, EnginePool
 from .errors import MaruError, ParentGoneError, QuotaError
@@ -79,7 +79,8 @@ class Stores:
         attached = self._pool.attached()
         reason: object = "there was no room"
         try:
-            stored = self._store(attached, transfer)
+            with tracing.WorkingFor(transfer.traceparent):
+                stored = self._store(attached, transfer)
         except MaruError as error:
             if isinstance(error, GONE):
                 self._pool.warn(attached, error, "chunks are not stored")

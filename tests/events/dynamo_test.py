@@ -1,15 +1,17 @@
 """maru-eventd and Dynamo's own indexer (ai-dynamo-runtime, from Python's package index): it is told of endpoints, asked for
 prefixes, and what it answers is compared with the pool, over evictions, restarts and a relay. Then the decoders of vLLM and
-SGLang (decoders.py). Skipped (77) without the packages.
+SGLang (decoders.py), and Dynamo's own publisher (dynamo_publisher.py). Skipped (77) without the packages.
 dynamo_test.py --marud M --eventd E --client C --python PYTHON [--seed N] [--only NAME]"""
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import urllib.request
 
-from events_room import BLOCK_TOKENS, PATIENCE, Chunk, ask_replay, free_port, hashes_of, run_tests, until
+import nats_test
+from events_room import BLOCK_TOKENS, PATIENCE, Chunk, ask_replay, free_port, hashes_of, msgpack, run_tests, until
 from relay_test import RelayRoom
 from zeromq_test import CONFIG, Room
 
@@ -209,6 +211,69 @@ def test_decoders_of_engines_read_the_batches(arguments):
         stored = [one for event in of_vllm for one in event[0]]
         assert stored == [one for chunk in chunks for one in chunk.hashes]
         assert [token for event in of_vllm for token in event[2]] == prompt_of(chunks)
+
+
+class Publisher:
+    """An engine under Dynamo, with Dynamo's own KvEventPublisher."""
+
+    def __init__(self, python, port):
+        script = pathlib.Path(__file__).resolve().parent / "dynamo_publisher.py"
+        self.process = subprocess.Popen([python, script, "42", str(BLOCK_TOKENS)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                        env={**os.environ, "NATS_SERVER": f"nats://127.0.0.1:{port}"})
+        self.expect("ready")
+
+    def expect(self, word):
+        line = self.process.stdout.readline().strip()
+        assert line == word, f"the publisher says {line!r}, not {word!r}"
+
+    def publish(self, **event):
+        self.process.stdin.write(json.dumps(event) + "\n")
+        self.process.stdin.flush()
+        self.expect("done")
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+
+
+def without_what_differs(subject, message):
+    """A message without its sender, its time and its numbers: the names stay, in their order."""
+    envelope = msgpack.unpackb(message, object_pairs_hook=list)
+    outer = dict(envelope)
+    inner = msgpack.unpackb(outer["payload"], object_pairs_hook=list)
+    for event in inner:
+        event[1] = (event[1][0], {"device": "a tier", "host_pinned": "a tier"}[event[1][1]])
+        event[3] = (event[3][0], [(name, type(value) if name == "event_id" else value) for name, value in event[3][1]])
+    assert all(isinstance(outer[name], int) for name in ("publisher_id", "sequence", "published_at"))
+    return subject, [name for name, _ in envelope], outer["topic"], inner
+
+
+def test_messages_are_those_of_dynamos_own_publisher(arguments):
+    with nats_test.NatsRoom(arguments, nats_test.DYNAMO) as room:
+        nats = nats_test.Nats(room.port, "namespace.>")
+        # What maru-eventd publishes at its start is everything, which is nothing here.
+        until(lambda: [payload for _, payload in nats.pump()], "a first message of maru-eventd")
+        parent = Chunk(room.rng, blocks=2)
+        chunk = Chunk(room.rng, parent, blocks=1)
+        publisher = Publisher(arguments.python, room.port)
+
+        def next_messages(count):
+            found = []
+            until(lambda: found.extend(nats.pump()) or len(found) >= count, f"{count} messages")
+            return [without_what_differs(*one) for one in found]
+
+        for one in (parent, chunk):
+            room.client.store([one])
+            of_eventd = next_messages(1)
+            above = one.parent.hashes[-1] if one.parent else None
+            publisher.publish(kind="stored", tokens=one.tokens, hashes=one.hashes, parent=above)
+            assert next_messages(1) == of_eventd
+        room.client.delete([chunk])
+        of_eventd = next_messages(1)
+        publisher.publish(kind="removed", hashes=chunk.hashes)
+        assert next_messages(1) == of_eventd
+        publisher.end()
 
 
 TESTS = [value for name, value in list(globals().items()) if name.startswith("test_")]

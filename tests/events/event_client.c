@@ -2,10 +2,14 @@
  * answers with one line, the result. Keys are digests of 32 bytes; all bytes are in hexadecimal digits.
  *   store KEY BYTES PARENT METADATA [TENANT]   "-" is no parent, and no metadata
  *   delete KEY [TENANT], exists KEY [TENANT]
- *   which KEY...   how many leading keys are there
+ *   which KEY...   how many leading keys are there, match KEY... likewise, by maru_match_prefix
+ *   retrieve KEY   and releases it
+ *   traceparent TEXT   what this thread works for from now on; "-" is nothing
+ *   request TEXT, end RESULT   a request's span, which the calls between the two are part of
  */
 #include <maru/follow.h>
 #include <maru/maru.h>
+#include <maru/tracing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +72,42 @@ static int which(maru_client *client, char **words, size_t n) {
   return ranges > 0 && first.start == 0 ? (int)first.end : 0;
 }
 
+static int match(maru_client *client, char **words, size_t n) {
+  unsigned char digests[WORDS_MAX][32];
+  maru_key keys[WORDS_MAX];
+  maru_match found;
+  size_t i;
+  int result, blocks;
+  for (i = 0; i < n; ++i) keys[i] = key_of(client, words[i], digests[i], NULL);
+  result = maru_match_prefix(client, keys, n, &found);
+  if (result != 0) return result;
+  blocks = (int)found.blocks;
+  maru_release_match(client, &found);
+  return blocks;
+}
+
+static int retrieve(maru_client *client, const char *hex) {
+  unsigned char digest[32];
+  const maru_key key = key_of(client, hex, digest, NULL);
+  maru_view view;
+  const int result = maru_retrieve(client, &key, &view);
+  if (result == 0) maru_release(client, &view);
+  return result;
+}
+
+static int trace(maru_client *client, char **words) {
+  static maru_request_span request;
+  const char *text = strcmp(words[1], "-") == 0 ? NULL : words[1];
+  int result;
+  if (strcmp(words[0], "traceparent") == 0) return maru_set_traceparent(text);
+  if (strcmp(words[0], "end") == 0) {
+    maru_set_traceparent(NULL);
+    return maru_end_request(client, &request, atoi(words[1]));
+  }
+  result = maru_begin_request(client, text, &request);
+  return result != 0 ? result : maru_set_traceparent(request.traceparent);
+}
+
 int main(void) {
   maru_client *client;
   const int attached = maru_attach(NULL, &client);
@@ -91,6 +131,10 @@ int main(void) {
       result = maru_exists(client, &key);
     }
     if (n >= 2 && strcmp(words[0], "which") == 0) result = which(client, words + 1, (size_t)n - 1);
+    if (n >= 2 && strcmp(words[0], "match") == 0) result = match(client, words + 1, (size_t)n - 1);
+    if (n >= 2 && strcmp(words[0], "retrieve") == 0) result = retrieve(client, words[1]);
+    if (n >= 2 && (strcmp(words[0], "traceparent") == 0 || strcmp(words[0], "request") == 0 || strcmp(words[0], "end") == 0))
+      result = trace(client, words);
     printf("%d\n", result);
     fflush(stdout);
   }

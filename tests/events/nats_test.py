@@ -248,6 +248,7 @@ class NatsRoom(Room):
 
 def test_metrics_are_as_the_page_says(arguments):
     config = WITH_REPLAY + CONFIG[CONFIG.index("[[nats]]"):].replace('"pool"', '"other"')
+    config += '[traces]\nsocket = "{folder}/spans.sock"\nendpoint = "http://127.0.0.1:9/v1/traces"\n'
     room = NatsRoom(arguments, config)
     room.ports += ("engine", "engine_replay")
     page = (ROOT / "docs/events.md").read_text()

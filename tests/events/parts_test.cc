@@ -1,19 +1,26 @@
 // The parts of maru-eventd that need no process.
+#include "daemon/base/msgpack.h"
 #include "daemon/eventd/contents.h"
 #include "daemon/eventd/endpoint.h"
 #include "daemon/eventd/media.h"
-#include "daemon/eventd/msgpack.h"
+#include "daemon/eventd/otlp.h"
 #include "daemon/eventd/replay_buffer.h"
 #include "daemon/eventd/sequence.h"
 #include "daemon/eventd/token_metadata.h"
 #include "daemon/eventd/vllm_batch.h"
 #include "tests/support/temporary_directory.h"
 
+#include <atomic>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <set>
+#include <thread>
 
 namespace maru::eventd {
 namespace {
+
+using daemon::MsgpackReader;
+using daemon::MsgpackWriter;
 
 using test::TemporaryDirectory;
 
@@ -238,6 +245,135 @@ TEST(Endpoint, SaysWhatIsExpected) {
                           "ipc://x", "inproc://x", "tcp://x:1x", "udp://x:1"})
     EXPECT_NE(endpoint_mistake(bad, true), "") << bad;
   EXPECT_NE(endpoint_mistake("tcp://*:5557", false), "") << "there is no such host";
+}
+
+// -- spans ------------------------------------------------------------------------------------------------------------
+
+using format::Span;
+using spans::RingReader;
+using spans::RingView;
+using Got = RingReader::Got;
+
+// A ring in private memory.
+struct Ring {
+  explicit Ring(uint32_t slots = 64)
+      : words(format::span_ring_bytes(slots) / sizeof(Line)), view(RingView::format(bytes(), slots)) {}
+  struct alignas(128) Line {
+    std::byte bytes[128];
+  };
+  std::span<std::byte> bytes() { return {words.front().bytes, words.size() * sizeof(Line)}; }
+
+  std::vector<Line> words;
+  RingView view;
+};
+
+Span span_of(uint64_t id) {
+  Span span = {};
+  span.id = id;
+  span.trace_low = ~id;
+  span.reserved1[2] = id * 3;  // at both ends
+  return span;
+}
+
+std::vector<uint64_t> read_all(RingReader& reader) {
+  std::vector<uint64_t> ids;
+  for (Span span; reader.read(&span) == Got::kSpan;) {
+    EXPECT_EQ(span.trace_low, ~span.id);
+    EXPECT_EQ(span.reserved1[2], span.id * 3);
+    ids.push_back(span.id);
+  }
+  return ids;
+}
+
+TEST(SpanRing, ReadsWhatWasWrittenAndCountsWhatWasOverwritten) {
+  Ring ring;
+  RingReader reader(ring.view);
+  EXPECT_TRUE(read_all(reader).empty());
+  for (uint64_t id = 1; id <= 3; ++id) spans::write_span(ring.view, span_of(id));
+  EXPECT_EQ(read_all(reader), (std::vector<uint64_t>{1, 2, 3}));
+  for (uint64_t id = 4; id <= 103; ++id) spans::write_span(ring.view, span_of(id));
+  const std::vector<uint64_t> rest = read_all(reader);
+  EXPECT_EQ(rest.size(), 64u);
+  EXPECT_EQ(rest.front(), 40u);
+  EXPECT_EQ(reader.lost(), 36u);
+  reader.note_taken(reader.next());
+  spans::write_span(ring.view, span_of(200));
+  RingReader next(ring.view);  // begins behind what was taken
+  EXPECT_EQ(read_all(next), (std::vector<uint64_t>{200}));
+}
+
+TEST(SpanRing, PassesOverASlotWhoseWriterHasDied) {
+  Ring ring;
+  RingReader reader(ring.view);
+  spans::write_span(ring.view, span_of(1));
+  ring.view.header().written.fetch_add_relaxed(1);  // it took a number, and then a slot
+  ring.view.slot(1).state.store_release(2 | format::kSpanIsWritten);
+  spans::write_span(ring.view, span_of(3));
+  Span span;
+  ASSERT_EQ(reader.read(&span), Got::kSpan);
+  ASSERT_EQ(reader.read(&span), Got::kUnfinished);
+  ASSERT_EQ(reader.read(&span), Got::kUnfinished);
+  reader.pass();
+  ASSERT_EQ(reader.read(&span), Got::kSpan);
+  EXPECT_EQ(span.id, 3u);
+  EXPECT_EQ(reader.lost(), 1u);
+  // A round later the slot is another writer's, who leaves it alone.
+  for (uint64_t id = 4; id <= 67; ++id) spans::write_span(ring.view, span_of(id));
+  EXPECT_EQ(ring.view.slot(1).state.load_relaxed(), 2 | format::kSpanIsWritten);
+  EXPECT_EQ(read_all(reader).size(), 62u);  // up to that slot
+}
+
+TEST(SpanRing, WritersAtOnceLoseNothingThatFits) {
+  constexpr uint64_t kThreads = 4, kEach = 20'000;
+  Ring ring(1024);
+  RingReader reader(ring.view);
+  std::atomic<uint64_t> ended{0};
+  std::vector<std::jthread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 1; i <= kEach; ++i) spans::write_span(ring.view, span_of(t * kEach + i));
+      ended.fetch_add(1);
+    });
+  std::set<uint64_t> seen;
+  for (bool is_last = false; !is_last;) {
+    is_last = ended.load() == kThreads;
+    for (const uint64_t id : read_all(reader)) EXPECT_TRUE(seen.insert(id).second) << id;
+    Span span;
+    // A span that was given up leaves its number behind.
+    if (is_last)
+      for (Got got; (got = reader.read(&span)) != Got::kNothing;) {
+        if (got == Got::kSpan)
+          seen.insert(span.id);
+        else
+          reader.pass();
+      }
+  }
+  EXPECT_EQ(seen.size() + reader.lost(), kThreads * kEach);
+}
+
+TEST(SpanRing, RefusesWhatIsNone) {
+  Ring ring;
+  RingView view;
+  EXPECT_EQ(RingView::attach(ring.bytes(), &view), nullptr);
+  EXPECT_NE(RingView::attach(ring.bytes().first(4096), &view), nullptr);
+  format::SpanRingHeader& header = ring.view.header();
+  for (const uint32_t slots : {0u, 32u, 63u, 65u, 128u, 1u << 31, ~0u}) {
+    header.slots = slots;
+    EXPECT_NE(RingView::attach(ring.bytes(), &view), nullptr) << slots;
+  }
+  header.slots = 64;
+  header.written.store_relaxed(1ull << 50);
+  RingReader reader(ring.view);
+  Span span;
+  EXPECT_EQ(reader.read(&span), Got::kDamaged);
+}
+
+TEST(Otlp, ReadsWhatACollectorAnswers) {
+  EXPECT_EQ(decode_export_response("").rejected, 0u);
+  const PartialSuccess partial = decode_export_response(std::string_view("\x0a\x08\x08\x07\x12\x04why\n", 10));
+  EXPECT_EQ(partial.rejected, 7u);
+  EXPECT_EQ(partial.message, "why?");
+  EXPECT_EQ(decode_export_response("\x0a\x7f").rejected, 0u);  // cut
 }
 
 }  // namespace

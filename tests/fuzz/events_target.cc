@@ -1,15 +1,17 @@
 // Any bytes where maru-eventd reads from outside: a batch of an engine, the frames of its feed, a request for replay, the
 // metadata of a block. Each is read or refused with a reason; what is read goes through the contents of a stream, whose events
 // are written, and read again as they were. The first byte says which.
+#include "daemon/base/msgpack.h"
 #include "daemon/eventd/contents.h"
 #include "daemon/eventd/engine_feed.h"
-#include "daemon/eventd/msgpack.h"
 #include "daemon/eventd/nats_format.h"
+#include "daemon/eventd/otlp.h"
 #include "daemon/eventd/replay_service.h"
 #include "daemon/eventd/token_metadata.h"
 #include "daemon/eventd/vllm_batch.h"
 #include "tests/fuzz/target.h"
 
+#include <cstring>
 #include <set>
 #include <string_view>
 
@@ -17,9 +19,11 @@ namespace maru::fuzz {
 namespace {
 
 using namespace maru::eventd;
+using daemon::MsgpackReader;
+using daemon::MsgpackWriter;
 
-constexpr unsigned kForms = 4;
-enum Form : unsigned { kBatch, kFrames, kMetadata, kItems };
+constexpr unsigned kForms = 6;
+enum Form : unsigned { kBatch, kFrames, kMetadata, kItems, kRing, kAnswer };
 
 bool is_equal(const Blocks& one, const Blocks& other) {
   return one.hashes == other.hashes && one.parent == other.parent && one.tokens == other.tokens &&
@@ -139,6 +143,50 @@ void use_items(Reader& reader) {
   must(there.empty() && contents.items() == 0, "something is left of nothing");
 }
 
+// A client's ring, as maru-eventd maps it, and what a collector would get of it.
+void use_ring(std::string_view bytes) {
+  constexpr size_t kBytes = format::span_ring_bytes(format::kSpanSlotsMin);
+  alignas(4096) static std::byte memory[kBytes];
+  std::memset(memory, 0, kBytes);
+  // The header and the slots, without the room between them.
+  const size_t head = std::min(bytes.size(), sizeof(format::SpanRingHeader));
+  if (head != 0) std::memcpy(memory, bytes.data(), head);
+  if (bytes.size() > head)
+    std::memcpy(memory + format::kSpanHeaderBytes, bytes.data() + head,
+                std::min(bytes.size() - head, kBytes - format::kSpanHeaderBytes));
+  spans::RingView ring;
+  if (spans::RingView::attach(memory, &ring) != nullptr) return;
+  spans::RingReader reader(ring);
+  SpanBatch batch;
+  batch.parts.push_back({{"s", "p", 1, 2}, {}});
+  format::Span span;
+  for (int reads = 0; reads < 200; ++reads) {
+    const auto got = reader.read(&span);
+    if (got == spans::RingReader::Got::kUnfinished) reader.pass();
+    if (got == spans::RingReader::Got::kSpan && is_whole(span)) batch.parts.front().spans.push_back(span);
+    if (got == spans::RingReader::Got::kNothing || got == spans::RingReader::Got::kDamaged) break;
+  }
+  must(batch.parts.front().spans.size() <= format::kSpanSlotsMin, "more spans than the ring has slots");
+  encode_traces(batch, "host");
+}
+
+std::string ring_with_spans() {
+  static std::vector<format::SpanSlot> memory(format::span_ring_bytes(format::kSpanSlotsMin) /
+                                              sizeof(format::SpanSlot));
+  const std::span bytes(reinterpret_cast<std::byte*>(memory.data()), memory.size() * sizeof(format::SpanSlot));
+  const spans::RingView ring = spans::RingView::format(bytes, format::kSpanSlotsMin);
+  for (uint8_t operation = 1; operation < format::kSpanOperations; ++operation) {
+    format::Span span = {};
+    span.trace_low = span.id = span.begun_ns = span.ended_ns = span.blocks = span.keys = operation;
+    span.operation = format::SpanOperation(operation);
+    span.result = -operation;
+    spans::write_span(ring, span);
+  }
+  const auto* begin = reinterpret_cast<const char*>(memory.data());
+  return std::string(begin, sizeof(format::SpanRingHeader)) +
+         std::string(begin + format::kSpanHeaderBytes, 12 * sizeof(format::SpanSlot));
+}
+
 Input input_of(Form form, std::string_view bytes) {
   Input input = {uint8_t(form)};
   input.insert(input.end(), bytes.begin(), bytes.end());
@@ -178,8 +226,13 @@ std::vector<Input> first_inputs() {
       "\x92\x01\x91\x98\xab"
       "BlockStored\x91\x01\xc0\x92\x05\x06\x02\xc0\xa3GPU\xc0",
       32);
-  return {input_of(kBatch, batch), input_of(kBatch, old), input_of(kFrames, frames),
-          input_of(kMetadata, tokens.encode()), input_of(kItems, items)};
+  return {input_of(kRing, ring_with_spans()),
+          input_of(kAnswer, std::string("\x0a\x08\x08\x07\x12\x04why\n", 10)),
+          input_of(kBatch, batch),
+          input_of(kBatch, old),
+          input_of(kFrames, frames),
+          input_of(kMetadata, tokens.encode()),
+          input_of(kItems, items)};
 }
 
 }  // namespace maru::fuzz
@@ -193,5 +246,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (form == kFrames) use_frames(reader);
   if (form == kMetadata) use_metadata(rest);
   if (form == kItems) use_items(reader);
+  if (form == kRing) use_ring(rest);
+  if (form == kAnswer) must(decode_export_response(rest).message.size() <= 512, "a message that is too long");
   return 0;
 }

@@ -6,6 +6,7 @@
 #include "tests/process/board.h"
 #include "tests/process/churner.h"
 #include "tests/process/roles.h"
+#include "tests/process/shared_hosts.h"
 #include "tests/support/child_process.h"
 #include "tests/support/control_map.h"
 #include "tests/support/marud_process.h"
@@ -352,6 +353,79 @@ TEST_F(Followed, WhichKeysAreThere) {
   EXPECT_EQ(maru_which(client, keys.data(), 0, nullptr, 0, nullptr), 0);
   EXPECT_EQ(maru_which(client, nullptr, 3, ranges, 4, nullptr), -EINVAL);
   EXPECT_EQ(maru_which(client, keys.data(), keys.size(), nullptr, 4, nullptr), -EINVAL);
+}
+
+TEST_F(Followed, BadMemoryEndsABlockAndWhatIsBelowItOnce) {
+  MarudProcess marud({small_pool()});
+  TestClient client(marud.socket_path());
+  ASSERT_EQ(client.store("a", "text"), 0);
+  ASSERT_EQ(client.store("b", "text", "a"), 0);
+  ASSERT_EQ(client.store("c", "text", "b"), 0);
+  ASSERT_EQ(client.store("other", "text"), 0);
+  Index index(marud.socket_path());
+  ASSERT_TRUE(index.has_current());
+  index.told.clear();
+  maru_view view = {};
+  ASSERT_EQ(client.retrieve("a", &view), 0);
+  const uint32_t page = shm::PageRef::from_bits(view.block).page();
+  client.release(view);
+  EXPECT_EQ(marud.ask({{"command", "memory.poison"}, {"page", page}}).value("result", ""), "poisoned");
+  EXPECT_TRUE(wait_until([&] { return index.take(10) >= 0 && index.told.size() >= 3; }));
+  EXPECT_EQ(index.told, (std::vector<std::string>{"removed c", "removed b", "removed a"}));
+  EXPECT_GE(index.removals[MARU_FOLLOW_BY_BAD_MEMORY], 1u);
+  // Once more, and a marud that reads the poisoned page again: no news.
+  EXPECT_EQ(marud.ask({{"command", "memory.poison"}, {"page", page}}).contains("result"), true);
+  ASSERT_EQ(client.store("a", "again"), 0);
+  EXPECT_TRUE(wait_until([&] { return index.take(10) >= 0 && index.told.size() >= 4; }));
+  EXPECT_EQ(index.told.size(), 4u);
+  EXPECT_EQ(index.told.back(), "stored a");
+  marud.kill();
+  marud.start();
+  EXPECT_TRUE(wait_until([&] { return maru_reattach(client) == 0; }));
+  ControlMap map(marud.socket_path());
+  expect_to_converge(index, map);
+  EXPECT_EQ(index.blocks.size(), 2u);
+}
+
+// Each marud of a shared pool tells of all blocks. The blocks of a dead host stay, and a block that was lost with it goes once.
+TEST_F(Followed, ADeadHostIsNoEventAndWhatItLostIsOne) {
+  TemporaryDirectory directory;
+  const std::string watch = "suspect_after_ms = 1500\n", lost = "the bytes that host a took with it";
+  Host a(directory, 0, watch), b(directory, 1, watch);
+  {
+    TestClient on_a(a.socket_path());
+    ASSERT_EQ(on_a.store("kept", "text"), 0);
+    ASSERT_EQ(on_a.store("lost", lost), 0);
+  }
+  Index index(b.socket_path());
+  EXPECT_TRUE(wait_until([&] { return index.take(10) >= 0 && index.is_current && index.blocks.size() == 2; }));
+  index.told.clear();
+  a.kill();
+  {
+    std::fstream pool(directory.file("pool"), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(pool)), {});
+    ASSERT_NE(bytes.find(lost), std::string::npos);
+    pool.clear();
+    pool.seekp(std::streamoff(bytes.find(lost)));
+    pool << std::string(lost.size(), '\0');
+  }
+  ASSERT_TRUE(b.sees(0, "suspect"));
+  ASSERT_EQ(b.ask({{"command", "host.declare_dead"}, {"host", 0}}).value("state", ""), "dead");
+  ASSERT_TRUE(b.sees(0, "free"));
+  TestClient on_b(b.socket_path());
+  EXPECT_TRUE(wait_until([&] {
+    maru_view view = {};
+    const int found = on_b.retrieve("lost", &view);
+    if (found == 0) on_b.release(view);
+    return index.take(10) >= 0 && found == -ENOENT && index.blocks.size() == 1;
+  }));
+  EXPECT_EQ(index.told, std::vector<std::string>{"removed lost"});
+  ASSERT_EQ(on_b.store("lost", "stored anew"), 0);
+  ASSERT_EQ(on_b.remove("kept"), 0);
+  EXPECT_TRUE(wait_until([&] { return index.take(10) >= 0 && index.told.size() >= 3; }));
+  std::sort(index.told.begin(), index.told.end());
+  EXPECT_EQ(index.told, (std::vector<std::string>{"removed kept", "removed lost", "stored lost"}));
+  EXPECT_EQ(index.resets.size(), 1u) << "one snapshot, at the beginning";
 }
 
 // Clients, followers and marud are killed at random instants.

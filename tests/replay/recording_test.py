@@ -118,6 +118,39 @@ def damage_is_said(arguments, folder):
         expect(said in done.stderr, f"{name}: {done.stderr}")
 
 
+def traces_of_lmcache_are_read_and_written(arguments, folder):
+    """A recording becomes a trace of LMCache and comes back; the keys, lengths and hits are the same."""
+    with Marud(arguments.marud, **POOL) as marud:
+        _, (whole,) = record(arguments, marud, folder, clients=1, requests=60)
+    before = play(arguments, [whole])["operations"]
+    for schema in ("1", "2"):
+        trace, back = folder / f"schema{schema}.lct", folder / f"back{schema}"
+        for source, target in ((whole, trace), (trace, back)):
+            run([arguments.replay, "--recording", source, "--export", target, "--lct-schema", schema], os.environ)
+        expect(f'trace_schema_version{chr(int(schema))}'.encode() in trace.read_bytes(), f"schema {schema} in its trace")
+        for file in (trace, back):
+            played = play(arguments, [file])
+            after = played["operations"]
+            for name in ("match", "retrieve"):
+                expect(name not in before or after[name]["keys"] == before[name]["keys"], f"{file}, {name}: {after}")
+            expect(after["match"]["found"] == after["match"]["recorded_found"] == before["match"]["found"], f"{file}: {after}")
+            expect(after["match"]["same_result"] == after["match"]["calls"] == before["match"]["calls"], f"{file}: {after}")
+            expect(after["store"]["keys"] == before["store_chain"]["recorded_found"], f"{file}: {after}, {before}")
+            expect(played["recorded"]["torn_bytes"] == played["recorded"]["unknown"] == 0, played["recorded"])
+    data = trace.read_bytes()
+    (folder / "cut.lct").write_bytes(data[:-7])
+    cut = play(arguments, [folder / "cut.lct"])["recorded"]
+    expect(cut["torn_bytes"] > 0, f"a cut trace: {cut}")
+    for name, changed, said in (("level", data.replace(b"storage", b"events!", 1), 'the level "events!"'),
+                                ("schema", data.replace(b"schema_version\x02", b"schema_version\x03", 1), "schema 3"),
+                                ("format", data.replace(b"format_version\x01", b"format_version\x02", 1), "format 2")):
+        (folder / name).write_bytes(changed)
+        done = play(arguments, [folder / name], wanted=1)
+        expect(said in done.stderr, f"{name}: {done.stderr}")
+    done = run([arguments.replay, "--trace", arguments.trace, "--export", folder / "x"], os.environ, 2)
+    expect("--export wants --recording" in done.stderr, done.stderr)
+
+
 def a_path_that_cannot_be_written_is_said(arguments, folder):
     with Marud(arguments.marud, **POOL) as marud:
         done = run([arguments.marudctl, "record", folder / "there is no such folder/calls", "--", arguments.replay, "--trace",
@@ -135,7 +168,7 @@ def main():
     for name, value in vars(arguments).items():
         setattr(arguments, name, value.resolve())
     for test in (equal_pools_give_equal_results, several_clients_are_played_at_once, a_killed_process_leaves_its_calls,
-                 damage_is_said, a_path_that_cannot_be_written_is_said):
+                 damage_is_said, traces_of_lmcache_are_read_and_written, a_path_that_cannot_be_written_is_said):
         with tempfile.TemporaryDirectory() as folder:
             test(arguments, pathlib.Path(folder))
         print(f"done: {test.__name__}", flush=True)

@@ -64,6 +64,7 @@ Feed::Feed(const shm::ControlRegion& region, LineMeter& meter, FeedMemory memory
       known_(std::move(known)),
       now_ms_(now_ms) {
   later_.resize(region.pages());
+  touched.resize(region.pages());
 }
 
 Feed::~Feed() {

@@ -72,7 +72,8 @@ class Feed {
   uint64_t followers = 0;
   uint64_t left_ms = 0;  // when the last one left
 
-  FeedLooks looks;  // where the walks are
+  FeedLooks looks;    // where the walks are
+  PageQueue touched;  // pages that a client has touched, and that nobody has looked at since
 
  private:
   static constexpr uint64_t kIdleMs = 1000;

@@ -3,6 +3,8 @@
 #include "libmaru/shm/blocks/pin.h"
 #include "maru/follow.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -16,6 +18,8 @@ constexpr uint64_t kLingerMs = 30'000;
 constexpr uint64_t kTurnMs = 5, kIdleTurnMs = 20;
 constexpr uint64_t kFollowPagesMax = 1ull << 30;
 constexpr uint64_t kCounterLines = 5;
+// Each reads some ten lines where its block is new: together about what a turn reads.
+constexpr size_t kTouchedPerTurn = 1u << 8;
 
 FileDescriptor open_to_read(int fd) {
   return FileDescriptor(::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -40,9 +44,19 @@ void PoolFeed::look(uint32_t page) {
 
 void PoolFeed::touched(std::span<const shm::Touch> found) {
   if (!feed_) return;
-  feed_->set_now(core_.now_ms);
-  for (const shm::Touch& touch : found) __builtin_prefetch(&core_.region.block(touch.page));
-  for (const shm::Touch& touch : found) look(touch.page);
+  for (const shm::Touch& touch : found) feed_->touched.add(touch.page);
+}
+
+// Returns true when some are left.
+bool PoolFeed::look_at_touched() {
+  std::array<uint32_t, kTouchedPerTurn> pages;
+  const size_t count = std::min(pages.size(), feed_->touched.size());
+  for (size_t i = 0; i < count; ++i) {
+    pages[i] = feed_->touched.take();
+    __builtin_prefetch(&core_.region.block(pages[i]));
+  }
+  for (size_t i = 0; i < count; ++i) look(pages[i]);
+  return !feed_->touched.empty();
 }
 
 // What a client had begun that is gone now has been settled without a word to the feed.
@@ -87,6 +101,7 @@ bool PoolFeed::end_turn(bool has_more) {
     feed_.reset();
     return has_more;
   }
+  has_more |= look_at_touched();
   has_more |= feed_->settle();
   if (!has_more || !feed_->has_published()) feed_->publish();
   return has_more;

@@ -38,7 +38,8 @@ class PoolFeed {
   // marud has taken a block away: its page is RETIRED or POISONED, and its line is still there. `reason`: as the feed has it.
   void removed(PageRef ref, EvictReason reason);
   void removed_by(PageRef ref, uint32_t reason);
-  // By its touch a publisher says where its block is. Touches of other hosts' lanes count as well.
+  // By its touch a publisher says where its block is. Touches of other hosts' lanes count as well. A request for memory may
+  // wait for this call: it notes the pages, and the ends of turns look at them.
   void touched(std::span<const shm::Touch> found);
 
   // A step of the first look at all pages. Returns true when it is not complete.
@@ -55,6 +56,7 @@ class PoolFeed {
 
  private:
   void look(uint32_t page);
+  bool look_at_touched();
 
   PoolCore& core_;
   LaneTable& lanes_;

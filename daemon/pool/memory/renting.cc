@@ -34,6 +34,7 @@ RentResult with_evicted(Search& search, RentResult refusal) {
   refusal.evicted_keys = std::move(search.result.evicted_keys);
   refusal.evicted = search.result.evicted;
   refusal.evicted_total = uint32_t(search.shortage.blocks_evicted);
+  refusal.choosing = search.result.choosing;
   return refusal;
 }
 
@@ -45,8 +46,8 @@ std::optional<RentResult> Renting::refusal_to(uint32_t lane, const wire::RentReq
   if (!lost_because.empty()) return refuse(EIO, lost_because);
   if (!lanes_.is_live(lane)) return refuse(ENOTCONN, "this lane is not in use");
   if (drain_.is_on()) return refuse(ESHUTDOWN, "the pool is being drained: it gives no memory any more");
-  if (request.runs == 0 || request.run_pages == 0 || request.flags != 0)
-    return refuse(EINVAL, "a rent request names at least one run of at least one page, and no flags");
+  if (request.runs == 0 || request.run_pages == 0)
+    return refuse(EINVAL, "a rent request names at least one run of at least one page");
   if (request.run_pages > core_.region.region_pages())
     return refuse(EFBIG, "a run of " + std::to_string(request.run_pages) + " pages is larger than a region of " +
                              std::to_string(core_.region.region_pages()));
@@ -125,7 +126,13 @@ Pending<RentResult> Renting::rent(uint32_t lane, const wire::RentRequest& reques
       if (search.has_nothing()) return wait();
       return finish(search, request, limits);
     }
-    if (search.shortage.is_open()) choose(search, request, limits);
+    if (search.shortage.is_open()) {
+      Choosing& choosing = search.result.choosing;
+      const auto begun = std::chrono::steady_clock::now();
+      choose(search, request, limits);
+      if (!choosing.is_some()) choosing.from = begun;
+      choosing.to = std::chrono::steady_clock::now();
+    }
     if (!takes_another_turn(search)) return finish(search, request, limits);
     if (may_wait) return wait();
   }

@@ -63,7 +63,7 @@ nlohmann::json calls_json(const Recordings& recordings, const CallReport& report
   }
   return {{"recorded", {{"calls", recordings.calls.size()}, {"threads", recordings.actors}, {"ns", report.recorded_ns},
                         {"torn_bytes", recordings.torn_bytes}, {"dropped", recordings.dropped},
-                        {"parents_unknown", recordings.parents_unknown}}},
+                        {"parents_unknown", recordings.parents_unknown}, {"unknown", recordings.unknown}}},
           {"replayed_ns", report.took_ns}, {"operations", operations}};
 }
 

@@ -2,6 +2,7 @@
 #include "daemon/tools/replay/board.h"
 #include "daemon/tools/replay/calls_report.h"
 #include "daemon/tools/replay/client_processes.h"
+#include "daemon/tools/replay/lct.h"
 #include "daemon/tools/replay/options.h"
 #include "daemon/tools/replay/progress.h"
 #include "daemon/tools/replay/replay_client.h"
@@ -9,7 +10,9 @@
 #include "daemon/tools/trace/trace.h"
 #include "libmaru/base/standard_streams.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <maru/maru.h>
 #include <memory>
 
@@ -67,11 +70,31 @@ int replay(const Options& options, int argc, char** argv) {
   return report.is_clean(failed) ? 0 : kFailed;
 }
 
+Result<void> write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  if (!file) return failure(errno, "write " + path);
+  if (!file.write(bytes.data(), std::streamsize(bytes.size())).flush()) return failure(EIO, "write " + path);
+  return {};
+}
+
+int export_recordings(const Options& options, const Recordings& recordings) {
+  const bool is_lct = options.export_path.ends_with(".lct");
+  const Lct made = is_lct ? lct_of(recordings, options.lct_schema) : Lct{recording_of(recordings)};
+  if (const auto written = write_file(options.export_path, made.bytes); !written) return fail(written.error());
+  std::printf("%zu calls read, %llu of them have no place in %s; %llu bytes were torn, %llu calls unknown\n",
+              recordings.calls.size(), static_cast<unsigned long long>(made.left_out), options.export_path.c_str(),
+              static_cast<unsigned long long>(recordings.torn_bytes),
+              static_cast<unsigned long long>(recordings.unknown));
+  return 0;
+}
+
 int replay_recordings(const Options& options) {
   const Result<Recordings> recordings = read_recordings(options.recordings);
   if (!recordings) return fail(recordings.error());
+  if (!options.export_path.empty()) return export_recordings(options, *recordings);
   const auto report = std::make_unique<CallReport>();
-  const CallSettings settings{options.socket_path, options.pool, options.order, options.speed, options.recorded_payload_max};
+  const CallSettings settings{options.socket_path, options.pool, options.order, options.speed,
+                              options.recorded_payload_max};
   if (const Result<void> played = play(*recordings, settings, *report); !played) return fail(played.error());
   if (options.json)
     std::printf("%s\n", calls_json(*recordings, *report).dump(2).c_str());

@@ -13,6 +13,7 @@ namespace maru::replay {
 const char* const kUsage =
     R"(Usage: maru-replay --trace FILE [options]
        maru-replay --recording FILE... [options]
+       maru-replay --recording FILE... --export FILE [--lct-schema N]
 
 Replays a trace of requests against a pool of marud, with several client
 processes at once. For each request a client matches the prefix, reads and
@@ -20,10 +21,16 @@ verifies the blocks that hit, stores the missing ones as a chain, and releases.
 Every byte of every block that hits is compared with what must be there.
 
 With recordings of libmaru-record it plays the recorded calls, each recorded
-thread with a client of its own, and compares what they find.
+thread with a client of its own, and compares what they find. It does the same
+with storage traces of LMCache's server (.lct), and turns each into the other.
 
   --trace FILE       requests, one JSON object with "hash_ids" a line
-  --recording FILE   the calls of one process; again for each further process
+  --recording FILE   the calls of one process, or a storage trace of LMCache;
+                     again for each further process
+  --export FILE      write the calls there, and play nothing: as a trace of
+                     LMCache where the name ends with ".lct", else as one
+                     recording
+  --lct-schema N     of such a trace: 1 or 2 (default 2)
   --order ORDER      of recorded calls: "time" as they were made, "fast" each
                      thread on its own, "dependency" (default) likewise, but
                      a call waits for those that decide its result
@@ -55,6 +62,8 @@ namespace {
 enum Option : int {
   kTrace = 1000,
   kRecording,
+  kExport,
+  kLctSchema,
   kOrder,
   kSpeed,
   kSocket,
@@ -75,6 +84,8 @@ enum Option : int {
 const option kLongOptions[] = {
     {"trace", required_argument, nullptr, kTrace},
     {"recording", required_argument, nullptr, kRecording},
+    {"export", required_argument, nullptr, kExport},
+    {"lct-schema", required_argument, nullptr, kLctSchema},
     {"order", required_argument, nullptr, kOrder},
     {"speed", required_argument, nullptr, kSpeed},
     {"socket", required_argument, nullptr, kSocket},
@@ -120,6 +131,11 @@ Result<Options> parse_options(int argc, char** argv) {
     switch (chosen) {
       case kTrace: options.trace_path = optarg; break;
       case kRecording: options.recordings.emplace_back(optarg); break;
+      case kExport: options.export_path = optarg; break;
+      case kLctSchema:
+        number = parse_number("--lct-schema", optarg, 1, 2);
+        if (number) options.lct_schema = uint32_t(*number);
+        break;
       case kOrder: {
         const auto order = parse_order(optarg);
         if (!order) return tl::unexpected<Error>(order.error());
@@ -167,9 +183,12 @@ Result<Options> parse_options(int argc, char** argv) {
     if (!number) return tl::unexpected<Error>(number.error());
   }
   if (optind < argc) return failure(EINVAL, std::string("unexpected argument ") + argv[optind]);
-  if (options.trace_path.empty() && options.recordings.empty()) return failure(EINVAL, "--trace or --recording is missing");
+  if (options.trace_path.empty() && options.recordings.empty())
+    return failure(EINVAL, "--trace or --recording is missing");
   if (!options.trace_path.empty() && !options.recordings.empty())
     return failure(EINVAL, "--trace and --recording exclude each other: give one of them");
+  if (!options.export_path.empty() && options.recordings.empty())
+    return failure(EINVAL, "--export wants --recording with the calls that it is to write");
   return options;
 }
 

@@ -13,16 +13,18 @@ namespace maru::replay {
 struct Options {
   std::string trace_path;
   std::vector<std::string> recordings;  // in the place of a trace
+  std::string export_path;              // empty: they are played
+  uint32_t lct_schema = 2;              // of a trace of LMCache that is exported
   Order order = Order::kDependency;     // of their calls
   double speed = 1;
   std::string socket_path;  // empty: where libmaru looks by itself
   std::string pool;         // empty: the default pool
   uint32_t clients = 4;
-  uint64_t payload_bytes = 16384;  // of a block
+  uint64_t payload_bytes = 16384;     // of a block
   uint64_t recorded_payload_max = 0;  // of a recorded block; 0: as recorded
-  uint64_t requests_max = 0;       // 0: the whole trace
-  std::string tier_path;           // of maru-tierd's socket; empty: there is no tier
-  uint32_t compute_us = 0;         // an engine's time for each block that was not found
+  uint64_t requests_max = 0;          // 0: the whole trace
+  std::string tier_path;              // of maru-tierd's socket; empty: there is no tier
+  uint32_t compute_us = 0;            // an engine's time for each block that was not found
   bool verify_afterwards = false;
   bool json = false;
   bool progress = true;

@@ -1,5 +1,7 @@
 #include "daemon/tools/replay/recording.h"
 
+#include "daemon/tools/replay/lct.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -53,21 +55,23 @@ class Reader {
 Result<void> Reader::read(const std::string& name) {
   RecordingHeader header;
   if (bytes_.size() < sizeof(header))
-    return failure(EBADMSG, "read " + name + ": it has " + std::to_string(bytes_.size()) + " bytes, a recording at least " +
-                                std::to_string(sizeof(header)));
+    return failure(EBADMSG, "read " + name + ": it has " + std::to_string(bytes_.size()) +
+                                " bytes, a recording at least " + std::to_string(sizeof(header)));
   std::memcpy(&header, bytes_.data(), sizeof(header));
   if (header.magic != format::kRecordingMagic)
     return failure(EBADMSG, "read " + name + ": this is no recording (MARU_RECORD of libmaru-record makes one)");
-  if (header.version != format::kRecordingVersion || header.header_bytes < sizeof(header) || header.header_bytes % 8 != 0)
+  if (header.version != format::kRecordingVersion || header.header_bytes < sizeof(header) ||
+      header.header_bytes % 8 != 0)
     return failure(EBADMSG, "read " + name + ": it has version " + std::to_string(header.version) +
                                 ", and this program reads " + std::to_string(format::kRecordingVersion));
   recordings_.dropped += header.dropped;
+  if (recordings_.begun_unix_ns == 0) recordings_.begun_unix_ns = header.begun_unix_ns;
   uint64_t blank = 0;  // bytes since the last record
   for (size_t at = header.header_bytes; at + sizeof(Record) <= bytes_.size();) {
     Record record;
     std::memcpy(&record, bytes_.data() + at, sizeof(record));
-    const bool is_whole = record.magic == format::kRecordMagic && record.bytes >= sizeof(record) && record.bytes % 8 == 0 &&
-                          record.bytes <= bytes_.size() - at;
+    const bool is_whole = record.magic == format::kRecordMagic && record.bytes >= sizeof(record) &&
+                          record.bytes % 8 == 0 && record.bytes <= bytes_.size() - at;
     if (!is_whole) {
       at += 8;
       blank += 8;
@@ -133,8 +137,10 @@ Result<Recordings> read_recordings(std::span<const std::string> paths) {
     if (!file) return failure(errno, "open " + path);
     std::vector<std::byte> bytes(size_t(file.tellg()));
     file.seekg(0);
-    if (!file.read(reinterpret_cast<char*>(bytes.data()), std::streamsize(bytes.size()))) return failure(EIO, "read " + path);
-    if (auto added = add_recording(bytes, path, recordings); !added) return tl::unexpected(added.error());
+    if (!file.read(reinterpret_cast<char*>(bytes.data()), std::streamsize(bytes.size())))
+      return failure(EIO, "read " + path);
+    const auto added = is_lct(bytes) ? add_lct(bytes, path, recordings) : add_recording(bytes, path, recordings);
+    if (!added) return tl::unexpected(added.error());
   }
   auto& calls = recordings.calls;
   std::stable_sort(calls.begin(), calls.end(), [](const RecordedCall& a, const RecordedCall& b) {
@@ -144,6 +150,36 @@ Result<Recordings> read_recordings(std::span<const std::string> paths) {
   for (const RecordedCall& call : calls) first = std::min(first, call.at_ns);
   for (RecordedCall& call : calls) call.at_ns -= first;
   return recordings;
+}
+
+std::string recording_of(const Recordings& recordings) {
+  std::string out;
+  const auto put = [&](const void* data, size_t bytes) { out.append(static_cast<const char*>(data), bytes); };
+  RecordingHeader header = {};
+  put(&header, sizeof(header));
+  for (const RecordedCall& call : recordings.calls) {
+    Record record = {};
+    record.magic = format::kRecordMagic;
+    record.bytes = uint32_t(sizeof(record) + (call.keys.size() + (call.parent ? 1 : 0)) * sizeof(RecordedKey));
+    record.operation = call.operation;
+    record.flags = call.parent ? Record::kParentKey : 0;
+    record.thread = call.actor + 1;
+    record.result = call.result;
+    record.keys = uint32_t(call.keys.size());
+    record.at_ns = call.at_ns;
+    record.took_ns = call.took_ns;
+    record.payload_bytes = call.block_bytes * call.keys.size();
+    put(&record, sizeof(record));
+    put(call.keys.data(), call.keys.size() * sizeof(RecordedKey));
+    if (call.parent) put(&*call.parent, sizeof(RecordedKey));
+  }
+  header.magic = format::kRecordingMagic;
+  header.version = format::kRecordingVersion;
+  header.header_bytes = sizeof(header);
+  header.begun_unix_ns = recordings.begun_unix_ns;
+  header.end = out.size();
+  out.replace(0, sizeof(header), reinterpret_cast<const char*>(&header), sizeof(header));
+  return out;
 }
 
 }  // namespace maru::replay

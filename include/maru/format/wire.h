@@ -15,9 +15,9 @@ namespace maru::wire {
 
 inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
-// The messages that later maruds know: 1 adds kMakeRoom, 2 kFollow. marud shows its minor version in
+// What later maruds know: 1 adds kMakeRoom, 2 kFollow, 3 kRentWantsTimes. marud shows its minor version in
 // HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
-inline constexpr uint16_t kMinorVersion = 2;
+inline constexpr uint16_t kMinorVersion = 3;
 
 enum class Type : uint16_t {
   kAttach = 1,       // AttachRequest [+ descriptors handed back] -> AttachReply + descriptors, see there
@@ -82,10 +82,12 @@ struct AttachReply {
 };
 static_assert(sizeof(AttachReply) == 96);
 
+inline constexpr uint32_t kRentWantsTimes = 1u << 0;  // RentTimes at the end of the reply
+
 struct RentRequest {
   uint64_t runs;       // wanted
   uint64_t run_pages;  // each; 1 for pages anywhere
-  uint32_t flags;      // zero
+  uint32_t flags;      // kRentWantsTimes
   uint32_t reserved0;
   uint64_t tenant;  // that the client wants memory for: its blocks go before those of others; 0: none
   uint64_t reserved;
@@ -95,7 +97,7 @@ static_assert(sizeof(RentRequest) == 40);
 // No regions and no runs: nothing could be had (ENOSPC), but blocks were evicted on the way to finding that out.
 // Followed by `regions` u32 region indices (rented to the asker now; their pages are FREE), `runs` RunRecords (evicted for
 // the asker; every page of them is RESERVED by its lane) and `evicted` EvictedKeys. Padded with zeros to 8 bytes between
-// the three.
+// the three. RentTimes come last, where they were asked for.
 struct RentReply {
   uint32_t regions;
   uint32_t runs;
@@ -109,6 +111,16 @@ struct RunRecord {
   uint32_t pages;
 };
 static_assert(sizeof(RunRecord) == 8);
+
+// When marud did what for the request, in nanoseconds of the Unix clock: for the spans of its client (docs/tracing.md).
+struct RentTimes {
+  uint64_t came_ns;
+  uint64_t chose_from_ns;  // it looked for blocks that may go, and evicted them. 0: it did not
+  uint64_t chose_to_ns;
+  uint64_t answered_ns;
+  uint64_t turns;  // of its loop, the first one included
+};
+static_assert(sizeof(RentTimes) == 40 && std::has_unique_object_representations_v<RentTimes>);
 
 // Followed by `size` bytes of key, padded with zeros to 8.
 struct EvictedKey {

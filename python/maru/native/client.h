@@ -38,6 +38,7 @@ class Client : public ZeroedMemory {
     if (attachment_ != nullptr) attachment_->close();
   }
   bool is_closed() const { return attachment_ == nullptr || attachment_->is_closed(); }
+  maru_client* handle() const { return attachment().open(); }
   void reattach();
   // A maru.follow.Follower of this client's pool, which needs no client.
   pybind11::object follow(const pybind11::kwargs& options) const;

@@ -1,6 +1,7 @@
 #include "fast_calls.h"
 
 #include "method.h"
+#include "request_scope.h"
 
 namespace py = pybind11;
 
@@ -15,10 +16,13 @@ PyObject* exists(PyObject* self, PyObject* const* args, Py_ssize_t positional, P
 }
 
 PyObject* retrieve(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
-  static constexpr Signature kSignature{"retrieve", 1, 2, {"key", "tenant", nullptr}};
-  PyObject* given[2];
+  static constexpr Signature kSignature{"retrieve", 1, 3, {"key", "tenant", "traceparent"}};
+  PyObject* given[3];
   if (!read_arguments(kSignature, args, positional, kwnames, given)) return nullptr;
-  return guarded([&] { return client_of(self).retrieve(given[0], given[1]).release().ptr(); });
+  return guarded([&] {
+    const RequestScope request(given[2]);
+    return client_of(self).retrieve(given[0], given[1]).release().ptr();
+  });
 }
 
 PyObject* find(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* kwnames) {
@@ -42,7 +46,7 @@ PyObject* exists_batch(PyObject* self, PyObject* const* args, Py_ssize_t positio
 
 PyMethodDef methods[] = {
     definition<exists>("exists", "exists($self, key, tenant=None)\n--\n\nWhether a block is there."),
-    definition<retrieve>("retrieve", "retrieve($self, key, tenant=None)\n--\n\nA View, or None."),
+    definition<retrieve>("retrieve", "retrieve($self, key, tenant=None, traceparent=None)\n--\n\nA View, or None."),
     definition<find>("_find", "_find($self, key, tenant, places)\n--\n\nA MemoryInfo, or None."),
     definition<exists_batch>("exists_batch",
                              "exists_batch($self, keys, tenant=None, out=None)\n--\n\nWhether each block is there."),

@@ -11,6 +11,7 @@
 #include "keys.h"
 #include "pins.h"
 #include "records.h"
+#include "request_scope.h"
 #include "spans.h"
 
 #include <cstdint>
@@ -37,56 +38,74 @@ Client::StoreOptions options_of(py::object parent, py::handle ttl_ms, py::handle
           std::move(metadata)};
 }
 
+// The same call of keys and a tenant, with a traceparent behind them.
+template <typename Call>
+auto for_request(Call call) {
+  return [call](Client& self, py::handle keys, py::handle tenant, py::handle traceparent) {
+    const RequestScope request(traceparent);
+    return (self.*call)(keys, tenant);
+  };
+}
+
 template <typename Class>
 void define_stores(Class& client) {
   client
       .def(
           "store",
           [](Client& self, py::handle key, py::handle buffer, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant, py::handle keep_views, py::object metadata) {
+             py::handle content_type, py::object tenant, py::handle keep_views, py::object metadata,
+             py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.store(key, buffer_of(buffer),
                               options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                               flag_of(keep_views, "keep_views"));
           },
           "key"_a, "buffer"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::bytes())
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::bytes(),
+          "traceparent"_a = py::none())
       .def(
           "store_copy",
           [](Client& self, py::handle key, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant, py::object metadata) {
+             py::handle content_type, py::object tenant, py::object metadata, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.store_copy(key, data, options_of(parent, ttl_ms, priority, content_type, tenant, metadata));
           },
           "key"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::bytes())
+          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::bytes(), "traceparent"_a = py::none())
       .def(
           "store_batch",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
              py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views,
-             py::object metadata) {
+             py::object metadata, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.store_batch(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                                     flag_of(keep_views, "keep_views"));
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple())
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple(),
+          "traceparent"_a = py::none())
       .def(
           "store_copy_batch",
           [](Client& self, py::handle keys, py::handle data, py::object parent, py::handle ttl_ms, py::handle priority,
-             py::handle content_type, py::object tenant, py::object metadata) {
+             py::handle content_type, py::object tenant, py::object metadata, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.store_copy_batch(keys, data,
                                          options_of(parent, ttl_ms, priority, content_type, tenant, metadata));
           },
           "keys"_a, "data"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::tuple())
+          "content_type"_a = 0, "tenant"_a = py::none(), "metadata"_a = py::tuple(), "traceparent"_a = py::none())
       .def(
           "store_chain",
           [](Client& self, py::handle keys, py::handle buffers, py::object parent, py::handle ttl_ms,
              py::handle priority, py::handle content_type, py::object tenant, py::handle keep_views,
-             py::object metadata) {
+             py::object metadata, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.store_chain(keys, buffers, options_of(parent, ttl_ms, priority, content_type, tenant, metadata),
                                     flag_of(keep_views, "keep_views"));
           },
           "keys"_a, "buffers"_a, py::kw_only(), "parent"_a = py::none(), "ttl_ms"_a = 0, "priority"_a = 0,
-          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple());
+          "content_type"_a = 0, "tenant"_a = py::none(), "keep_views"_a = false, "metadata"_a = py::tuple(),
+          "traceparent"_a = py::none());
 }
 
 // pybind11 does not look whether there was memory for an object. It is told by an exception, which its own code lets through;
@@ -175,7 +194,8 @@ void define_client(py::module_& module) {
           },
           "block"_a, py::kw_only(), "unpinned"_a = false)
       .def("evicted", &Client::evicted)
-      .def("retrieve_batch", &Client::retrieve_batch, "keys"_a, "tenant"_a = py::none())
+      .def("retrieve_batch", for_request(&Client::retrieve_batch), "keys"_a, "tenant"_a = py::none(),
+           "traceparent"_a = py::none())
       .def("_find_batch", &Client::find_batch, "keys"_a, "tenant"_a, "places"_a)
       .def("pin", &Client::pin, "key"_a, "tenant"_a = py::none())
       .def("pin_batch", &Client::pin_batch, "keys"_a, "tenant"_a = py::none())
@@ -190,23 +210,27 @@ void define_client(py::module_& module) {
       .def(
           "unpin", [](Client&, py::handle pin) { release_pin(pin); }, "pin"_a)
       .def("unpin_batch", &Client::unpin_batch, "pins"_a)
-      .def("match_prefix", &Client::match_prefix, "keys"_a, "tenant"_a = py::none())
+      .def("match_prefix", for_request(&Client::match_prefix), "keys"_a, "tenant"_a = py::none(),
+           "traceparent"_a = py::none())
       .def(
           "alloc",
-          [](Client& self, py::handle nbytes, py::handle metadata_bytes) {
+          [](Client& self, py::handle nbytes, py::handle metadata_bytes, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.alloc(number_of(nbytes, "nbytes", UINT64_MAX),
                               uint32_t(number_of(metadata_bytes, "metadata_bytes", UINT32_MAX)));
           },
-          "nbytes"_a, "metadata_bytes"_a = 0)
+          "nbytes"_a, "metadata_bytes"_a = 0, "traceparent"_a = py::none())
       .def(
           "alloc_batch",
-          [](Client& self, py::handle nbytes, py::handle n, py::handle metadata_bytes) {
+          [](Client& self, py::handle nbytes, py::handle n, py::handle metadata_bytes, py::handle traceparent) {
+            const RequestScope request(traceparent);
             return self.alloc_batch(number_of(nbytes, "nbytes", UINT64_MAX), number_of(n, "n", UINT64_MAX),
                                     uint32_t(number_of(metadata_bytes, "metadata_bytes", UINT32_MAX)));
           },
-          "nbytes"_a, "n"_a, "metadata_bytes"_a = 0)
-      .def("delete", &Client::remove, "key"_a, "tenant"_a = py::none())
-      .def("delete_batch", &Client::remove_batch, "keys"_a, "tenant"_a = py::none())
+          "nbytes"_a, "n"_a, "metadata_bytes"_a = 0, "traceparent"_a = py::none())
+      .def("delete", for_request(&Client::remove), "key"_a, "tenant"_a = py::none(), "traceparent"_a = py::none())
+      .def("delete_batch", for_request(&Client::remove_batch), "keys"_a, "tenant"_a = py::none(),
+           "traceparent"_a = py::none())
       .def("delete_tree", &Client::remove_tree, "key"_a, "tenant"_a = py::none())
       .def("_open_spans", &Client::open_spans, "space"_a, "window"_a, "tenant"_a, "occupants"_a);
   define_stores(client);
@@ -232,6 +256,7 @@ PYBIND11_MODULE(_maru, module) {
   maru_python::define_spans(module);
   maru_python::define_client(module);
   maru_python::define_finder(module);
+  maru_python::define_tracing(module);
   for (const char* name : {"Buffer", "Match", "Spans", "Client"})
     maru_python::check_memory_of_objects(module.attr(name));
   maru_python::make_immutable(module);

@@ -1,9 +1,9 @@
-#include "daemon/eventd/msgpack.h"
+#include "daemon/base/msgpack.h"
 
 #include <bit>
 #include <cstring>
 
-namespace maru::eventd {
+namespace maru::daemon {
 namespace {
 
 // Most significant byte first.
@@ -283,4 +283,4 @@ bool MsgpackReader::skip(int depth) {
   }
 }
 
-}  // namespace maru::eventd
+}  // namespace maru::daemon

@@ -1,5 +1,5 @@
-// MessagePack, as far as the formats of routers use it. Written by hand, because the input comes from outside: the libraries in
-// Debian allocate as much as a length in the input says, and the one for C++ brings Boost.
+// MessagePack, as far as the formats of routers and of LMCache use it. Written by hand, because the input comes from outside:
+// the libraries in Debian allocate as much as a length in the input says, and the one for C++ brings Boost.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace maru::eventd {
+namespace maru::daemon {
 
 class MsgpackWriter {
  public:
@@ -75,4 +75,4 @@ class MsgpackReader {
   bool is_good_ = true;
 };
 
-}  // namespace maru::eventd
+}  // namespace maru::daemon

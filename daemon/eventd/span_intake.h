@@ -1,0 +1,97 @@
+// Where clients hand out their rings of spans (maru/format/spans.h), and all rings that are being read.
+//
+// A client that ends leaves its ring here until its last span is read. Each ring is memory of its client; what this program
+// keeps for a client is a mapping, and `clients` of them at most.
+//
+// Nothing that a client sends or writes is believed: the memory cannot shrink, its header is checked and copied, and a slot is
+// copied before it is looked at.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include "daemon/beside/counters.h"
+#include "libmaru/base/file_descriptor.h"
+#include "libmaru/base/mapping.h"
+#include "libmaru/base/result.h"
+#include "libmaru/spans/ring.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace maru::eventd {
+
+// Whose spans they are.
+struct SpanSource {
+  std::string service, pool;
+  uint64_t process = 0;
+  uint32_t lane = 0;
+};
+
+// What was read, by source.
+struct SpanBatch {
+  struct Part {
+    SpanSource source;
+    std::vector<format::Span> spans;
+  };
+  std::vector<Part> parts;
+  size_t spans = 0;
+};
+
+// False: a client has written what is no span.
+bool is_whole(const format::Span& span);
+
+class SpanIntake {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Errors: those of bind(2); EADDRINUSE another program listens there.
+  static Result<std::unique_ptr<SpanIntake>> open(const std::string& path, size_t clients_max,
+                                                  daemon::beside::Counters& counters);
+  ~SpanIntake();
+  SpanIntake(const SpanIntake&) = delete;
+  SpanIntake& operator=(const SpanIntake&) = delete;
+
+  // Descriptors to wait for, until they can be read.
+  void add_to_poll(std::vector<int>& descriptors) const;
+  // Takes new clients, and sees which have ended.
+  void serve();
+  // Reads up to so many spans, of all clients in turns.
+  SpanBatch drain(size_t spans_max, Clock::time_point now);
+  // Notes in the rings that all spans until here are done with, for the next maru-eventd.
+  void note_taken();
+
+ private:
+  struct Client {
+    FileDescriptor connection;  // not open: the client has ended
+    Mapping memory;
+    dev_t device = 0;
+    ino_t inode = 0;
+    spans::RingView ring;
+    spans::RingReader reader;
+    SpanSource source;
+    Clock::time_point unfinished_since{};  // of the next span; zero: it is not known to be unfinished
+    uint64_t lost_told = 0;
+    bool is_empty = false;  // when it was read last
+    bool is_damaged = false;
+  };
+
+  SpanIntake(std::string path, size_t clients_max, daemon::beside::Counters& counters);
+  void accept_all();
+  void greet(FileDescriptor connection);
+  std::string take(FileDescriptor&& connection, const format::SpanHello& hello, FileDescriptor memory);
+  void read(Client& client, size_t spans_max, Clock::time_point now, SpanBatch& batch);
+
+  const std::string path_;
+  const size_t clients_max_;
+  FileDescriptor listener_;
+  std::vector<FileDescriptor> strangers_;  // connected, and have not said who they are
+  std::vector<std::unique_ptr<Client>> clients_;
+  size_t first_ = 0;  // whose turn it is to be read first
+  Clock::time_point complain_at_{};
+  daemon::beside::Sample &present_, &refused_, &lost_;
+};
+
+}  // namespace maru::eventd

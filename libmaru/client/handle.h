@@ -1,0 +1,10 @@
+// What maru_client is.
+#pragma once
+
+#include "libmaru/client/client.h"
+
+#include <memory>
+
+struct maru_client {
+  std::unique_ptr<maru::client::Client> client;
+};

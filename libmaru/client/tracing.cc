@@ -1,0 +1,229 @@
+#include "libmaru/client/tracing.h"
+
+#include "libmaru/client/client.h"
+#include "libmaru/client/thread_state.h"
+#include "libmaru/wire/socket.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace maru::client {
+namespace {
+
+constexpr uint32_t kSpans = 4096;
+constexpr uint32_t kConnectMs = 50;  // a maru-eventd that hangs keeps the session thread no longer
+
+// The finalizer of splitmix64: other numbers give other results.
+constexpr uint64_t mixed(uint64_t word) {
+  word = (word ^ word >> 30) * 0xBF58'476D'1CE4'E5B9;
+  word = (word ^ word >> 27) * 0x94D0'49BB'1331'11EB;
+  return word ^ word >> 31;
+}
+
+uint64_t thread_number() { return uint64_t(::syscall(SYS_gettid)); }
+
+void copy_text(const char* text, char (&ret_field)[64]) {
+  std::strncpy(ret_field, text, sizeof(ret_field) - 1);  // the field is zero
+}
+
+// A seal keeps whoever has the descriptor from making the memory smaller under the reader.
+FileDescriptor make_memory(uint64_t bytes) {
+  FileDescriptor made(::memfd_create("maru spans", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!made.is_open() || ::ftruncate(made.get(), off_t(bytes)) != 0 ||
+      ::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return {};
+  return made;
+}
+
+}  // namespace
+
+uint64_t unix_ns() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
+}
+
+TracingWish tracing_wish_of_environment() {
+  const char* path = std::getenv("MARU_TRACING");
+  if (path == nullptr || *path == '\0') return {};
+  const char* one_in = std::getenv("MARU_TRACING_ONE_IN");
+  return {path, 0, one_in != nullptr ? uint32_t(std::strtoul(one_in, nullptr, 10)) : 1};
+}
+
+// -- the ring ---------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Tracing>> Tracing::make(uint32_t spans, const std::string& pool, uint32_t lane) {
+  const uint32_t slots =
+      std::bit_ceil(std::clamp(spans == 0 ? kSpans : spans, format::kSpanSlotsMin, format::kSpanSlotsMax));
+  const uint64_t bytes = format::span_ring_bytes(slots);
+  FileDescriptor memory = make_memory(bytes);
+  if (!memory.is_open()) return failure(errno, "take memory for spans");
+  auto mapping = Mapping::map_shared(memory.get(), 0, bytes, PROT_READ | PROT_WRITE);
+  if (!mapping) return tl::unexpected(mapping.error());
+  ::madvise(mapping->data(), bytes, MADV_DONTFORK);
+  std::unique_ptr<Tracing> made(new Tracing);
+  made->mapping_ = std::move(*mapping);
+  made->memory_ = KeptDescriptor(std::move(memory));
+  made->ring_ = spans::RingView::format(made->mapping_.bytes(), slots);
+  if (::getrandom(made->seeds_, sizeof(made->seeds_), GRND_NONBLOCK) != ssize_t(sizeof(made->seeds_)))
+    for (uint64_t& seed : made->seeds_) seed = mixed(unix_ns() ^ reinterpret_cast<uintptr_t>(&seed));
+  format::SpanHello& hello = made->hello_;
+  hello.magic = format::kSpanRingMagic;
+  hello.version = format::kSpanRingVersion;
+  hello.lane = lane;
+  hello.process = uint64_t(::getpid());
+  copy_text(pool.c_str(), hello.pool);
+  const char* service = std::getenv("OTEL_SERVICE_NAME");
+  copy_text(service != nullptr && *service != '\0' ? service : program_invocation_short_name, hello.service);
+  return made;
+}
+
+TraceContext Tracing::make_context(uint64_t number, const TraceContext& parent) const {
+  TraceContext made = parent;
+  if (!parent.is_some()) {
+    made.trace_high = mixed(seeds_[0] ^ number);
+    made.trace_low = std::max<uint64_t>(1, mixed(seeds_[1] + number));
+    made.flags = TraceContext::kSampled;
+  }
+  made.span = std::max<uint64_t>(1, mixed(seeds_[2] + number));
+  return made;
+}
+
+// -- maru-eventd ------------------------------------------------------------------------------------------------------
+
+bool Tracing::set(const TracingWish& wish) {
+  const std::lock_guard lock(mutex_);
+  one_in_.store(wish.one_in, std::memory_order_relaxed);  // as where it is read
+  if (socket_path_ != wish.socket_path) socket_.reset();
+  socket_path_ = wish.socket_path;
+  return connect();
+}
+
+void Tracing::upkeep() {
+  const std::lock_guard lock(mutex_);
+  connect();
+}
+
+bool Tracing::connect() {
+  if (const int number = socket_.get(); number >= 0) {
+    pollfd entry = {number, 0, 0};
+    if (::poll(&entry, 1, 0) == 0) return true;
+    socket_.reset();
+  }
+  const int memory = memory_.get();
+  if (memory < 0) return false;  // the program has closed it
+  auto connected = wire::connect_to(socket_path_, kConnectMs);
+  if (!connected) return false;
+  KeptDescriptor socket(std::move(*connected));
+  if (!wire::send_packet(socket, std::as_bytes(std::span(&hello_, 1)), memory, 0)) return false;
+  socket_ = std::move(socket);
+  return true;
+}
+
+// A call that has seen that it is traced may write until the client's end, so the ring stays.
+Result<bool> Client::trace(const TracingWish& wish) {
+  const std::lock_guard lock(tracing_mutex_);
+  if (!kept_tracing_) {
+    auto made = Tracing::make(wish.spans, connection_.pool(), attached_.lane);
+    if (!made) return tl::unexpected(made.error());
+    kept_tracing_ = std::move(*made);
+  }
+  const bool is_taken = kept_tracing_->set(wish);
+  tracing_.store(kept_tracing_.get(), std::memory_order_release);
+  return is_taken;
+}
+
+// -- spans ------------------------------------------------------------------------------------------------------------
+
+format::Span OpenSpan::ended(format::SpanOperation operation, int result) const {
+  format::Span span = {};
+  span.trace_high = context.trace_high;
+  span.trace_low = context.trace_low;
+  span.id = context.span;
+  span.parent = parent;
+  span.begun_ns = begun_ns;
+  span.ended_ns = std::max(begun_ns, unix_ns());  // the clock may be set back
+  span.operation = operation;
+  span.flags = context.flags;
+  span.result = result;
+  span.thread = thread_number();
+  return span;
+}
+
+void CallSpan::begin(const Client& client, Tracing& tracing) {
+  if (client.is_child()) return;
+  ThreadState* state = try_thread_state();
+  const TraceContext none;
+  const TraceContext& above = state == nullptr ? none : state->span != nullptr ? state->span->context : state->request;
+  const uint64_t number = tracing.take_number();
+  if (above.is_some() ? !above.is_sampled() : !tracing.takes_request(number)) return;
+  span_ = {&tracing, tracing.make_context(number, above), above.span, unix_ns()};
+  if (state == nullptr) return;
+  outer_ = state->span;
+  state->span = &span_;
+}
+
+CallSpan::~CallSpan() {
+  if (span_.tracing == nullptr) return;
+  if (ThreadState* state = thread_state_if_any(); state != nullptr && state->span == &span_) state->span = outer_;
+}
+
+void CallSpan::end(format::SpanOperation operation, int result, uint64_t keys, uint64_t bytes, const uint64_t* blocks) {
+  if (span_.tracing == nullptr) return;
+  format::Span span = span_.ended(operation, result);
+  span.keys = keys;
+  span.bytes = bytes;
+  if (result >= 0) span.blocks = blocks != nullptr ? *blocks : uint64_t(result);
+  span_.tracing->write(span);
+}
+
+RentSpan::RentSpan() {
+  const ThreadState* state = thread_state_if_any();
+  if (state == nullptr || state->span == nullptr) return;
+  const OpenSpan& above = *state->span;
+  const uint64_t number = above.tracing->take_number();
+  span_ = {above.tracing, above.tracing->make_context(number, above.context), above.context.span, unix_ns()};
+}
+
+int RentSpan::end(int result, uint64_t runs) const {
+  if (!is_some()) return result;
+  Tracing& tracing = *span_.tracing;
+  format::Span rent = span_.ended(format::SpanOperation::kRent, result);
+  rent.keys = runs;
+  if (times_) {
+    const TraceContext context = tracing.make_context(tracing.take_number(), span_.context);
+    format::Span serve = rent;
+    serve.operation = format::SpanOperation::kServe;
+    serve.id = context.span;
+    serve.parent = rent.id;
+    serve.begun_ns = times_->came_ns;
+    serve.ended_ns = std::max(times_->came_ns, times_->answered_ns);
+    serve.turns = times_->turns;
+    serve.thread = 0;
+    if (evicted_ != 0 && times_->chose_from_ns != 0) {
+      format::Span evict = serve;
+      evict.operation = format::SpanOperation::kEvict;
+      evict.id = tracing.make_context(tracing.take_number(), context).span;
+      evict.parent = serve.id;
+      evict.begun_ns = times_->chose_from_ns;
+      evict.ended_ns = std::max(times_->chose_from_ns, times_->chose_to_ns);
+      evict.blocks = evicted_;
+      tracing.write(evict);
+    }
+    tracing.write(serve);
+  }
+  tracing.write(rent);
+  return result;
+}
+
+}  // namespace maru::client
