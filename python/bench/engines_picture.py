@@ -1,5 +1,5 @@
-"""The times to the first token as a picture, groups of bars, one for each length of a prompt, and as a table. Plain SVG, without
-a library."""
+"""The times to the first token as a table, and as a picture: groups of bars, one for each length of a prompt. Plain SVG,
+without a library."""
 from xml.sax.saxutils import escape
 
 COLOURS = {"cold": "#9aa0a6", "own": "#5f6368", "marud": "#1a73e8", "files": "#f29900", "lmcache": "#a142f4",

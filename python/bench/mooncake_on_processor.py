@@ -1,5 +1,5 @@
-"""vLLM's connector for Mooncake Store, on a processor. After each step it asks CUDA for an event that ends the step's work. On a
-processor that work has ended when the connector is called, so an event that has always happened stands in for CUDA's."""
+"""vLLM's connector for Mooncake Store, on a processor. After each step it asks CUDA for an event that ends the step's work. On
+a processor that work has ended when the connector is called, so an event that has always happened stands in for CUDA's."""
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.connector import MooncakeStoreConnector
 

@@ -23,8 +23,24 @@ def worker_connector():
     return get_kv_transfer_group() if has_kv_transfer_group() else None
 
 
+def hide_llvmlite_from_vllm():
+    """vLLM 0.32 looks for kernels in all that modules have, and takes each __dict__ for a dict. llvmlite, which LMCache brings
+    along, has an object with a function of every name, also of this one."""
+    from llvmlite.binding import ffi
+    function_of = ffi._lib_wrapper.__getattr__
+
+    def function_without_underscores(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return function_of(self, name)
+
+    ffi._lib_wrapper.__getattr__ = function_without_underscores
+
+
 class Engine:
     def __init__(self, options):
+        if (options.get("kv_transfer_config") or {}).get("kv_connector", "").startswith("LMCache"):
+            hide_llvmlite_from_vllm()
         from vllm import LLM
         self.llm = LLM(**options)
         self._answered = 0.0  # time of processors when the last answer was complete
