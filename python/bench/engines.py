@@ -2,52 +2,33 @@
 another process, and in the caches of others that run on a processor.
 
 A small Llama with random weights computes in bfloat16. The engines are processes, and take turns; each prompt is new. A row has
-medians. The first columns are seconds on the clock, the rest what the same prompt took of processors, in all threads.
-
-    scripts/bench-engines [--rounds N] [--tokens N,N,...] [--only NAME,NAME,...] [--svg FILE] [--json FILE]
-                          [--turns] [--steps]
-
---turns   also conversations of several turns between two engines, with a working set larger than the cache of each
---steps   also what the connector adds to a step in which nothing is stored or loaded, and where the time of a hit goes
+medians; a ratio is the median of the rounds' ratios. "Of processors" is the time of all threads of the engine, with what it
+stores after the answer.
 """
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import pathlib
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "python" / "tests" / "live"), str(TREE / "python" / "bench"), str(TREE / "tests" / "api")]
+import engine_peers  # noqa: E402
 import small_llama  # noqa: E402
-from engines import Engine, EngineFailed, transfer  # noqa: E402
-from engines_picture import picture  # noqa: E402
+from engines import Engine, transfer  # noqa: E402
+from engines_picture import markdown, picture  # noqa: E402
 from with_marud import Marud  # noqa: E402
 
-VOCABULARY, CHUNK = 8192, 256
+VOCABULARY = 8192
 MODEL = dict(hidden=512, layers=8, heads=8, kv_heads=4, inner=1536, vocabulary=VOCABULARY, tokens=16384, dtype="bfloat16",
              spread=1.0)
-SHOWN = {"cold": "cold, no connector", "own": "own prefix cache", "marud": "marud, stored by another process",
-         "storing": "cold, and stored in marud", "files": "vLLM's ExampleConnector, files in /dev/shm, another process",
-         "lmcache": "LMCache's server with its own DRAM, another process"}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def is_open(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+SHOWN = {"cold": "cold, no connector", "storing": "cold, and stored in marud", "own": "own prefix cache",
+         "marud": "marud, stored by another process", **{name: peer.words for name, peer in engine_peers.PEERS.items()}}
 
 
 class Bench:
@@ -70,68 +51,24 @@ class Bench:
     def prompt(self, n):
         return [self.chance.randrange(VOCABULARY) for _ in range(n)]
 
-    def peers(self):
-        """By name: the engine that stores, and the one that loads."""
-        wanted = {"files": self.files, "lmcache": self.lmcache}
-        found = {}
-        for name, begin in wanted.items():
-            if self.options.only and name not in self.options.only:
-                continue
-            try:
-                found[name] = begin()
-                prompt = self.prompt(600)
-                answers = self.through(found[name], prompt)
-                if not answers[1]["cached"][0]:
-                    raise EngineFailed("it finds nothing of what was stored")
-                if answers[0]["tokens"] != answers[1]["tokens"]:
-                    raise EngineFailed("it answers otherwise from its cache")
-            except EngineFailed as error:
-                found.pop(name, None)
-                self.missing[name] = str(error).strip().splitlines()[-1][:200]
-        return found
-
-    def files(self):
-        kv = {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
-              "kv_connector_extra_config": {"shared_storage_path": tempfile.mkdtemp(dir="/dev/shm", prefix="maru-bench-")}}
-        self.engines.callback(subprocess.run, ["rm", "-r", kv["kv_connector_extra_config"]["shared_storage_path"]])
-        return self.start("files 1", kv), self.start("files 2", kv)
-
-    def lmcache(self):
-        """A server beside the engines, as its users have it."""
-        if importlib.util.find_spec("lmcache") is None:
-            raise EngineFailed("the package lmcache is not in this environment")
-        port, http_port = free_port(), free_port()
-        log = open(self.folder / "lmcache-server.log", "wb")
-        program = pathlib.Path(sys.executable).with_name("lmcache")
-        server = subprocess.Popen(
-            [program, "server", "--l1-size-gb", "2", "--no-l1-use-lazy", "--eviction-policy", "LRU",
-             "--supported-transfer-mode", "auto", "--chunk-size", str(CHUNK), "--port", str(port),
-             "--http-port", str(http_port)], stdout=log, stderr=log, env={**os.environ, "LMCACHE_TRACK_USAGE": "false"})
-        self.engines.callback(server.wait)
-        self.engines.callback(server.terminate)
-        deadline = time.monotonic() + 120
-        while not is_open(http_port):
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise EngineFailed("its server did not start: " + pathlib.Path(log.name).read_text()[-300:])
-            time.sleep(0.2)
-        kv = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
-              "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port}}
-        return self.start("lmcache 1", kv), self.start("lmcache 2", kv)
-
     def through(self, pair, prompt):
         """Answers of the one that stores, and of the one that loads."""
         one, other = pair
         stored = one.answers([prompt], 1)
-        if not one.ask("settle")["known"]:
+        settled = one.ask("settle")
+        stored["processor_seconds"] += settled["processor_seconds"]  # what is stored beside the answer, and after it
+        if not settled["known"]:
             one.answers([self.prompt(16)], 1)  # a step more, in which others learn of what they have stored
             time.sleep(0.5)
+        if one is other:
+            one.ask("forget")
         return stored, other.answers([prompt], 1)
 
     def first_tokens(self):
         """By tokens of a prompt and name: lists of seconds, and of seconds of processors."""
-        names = ["cold", "own", "marud", "storing"]
+        names = ["cold", "storing", "own", "marud"]
         plain, marud = self.start("plain"), (self.maru("maru 1"), self.maru("maru 2"))
-        peers = self.peers()
+        peers, self.missing = engine_peers.begin(self, self.options.only)
         for engine in (plain, *marud):
             engine.answers([self.prompt(max(self.options.tokens))], 1)  # what a first prompt costs alone
             engine.ask("settle")
@@ -217,7 +154,7 @@ def table(found, missing):
     for name in next(iter(found.values())):
         print(f"{SHOWN[name]:62}" + "".join(f"{medians[n][name][0] * 1e3:10.1f}" for n in sizes) + "  ms to the first token")
     ratios = [("marud", "own", 0), ("marud", "cold", 0), ("storing", "cold", 0), ("storing", "cold", 1)]
-    for one, other, column in ratios + [("marud", peer, 0) for peer in ("files", "lmcache") if peer in medians[sizes[0]]]:
+    for one, other, column in ratios + [("marud", peer, 0) for peer in engine_peers.PEERS if peer in medians[sizes[0]]]:
         # Of each round by itself: the machine may have had other work in some.
         text = "".join("{:10.2f}".format(statistics.median(
             a[column] / b[column] for a, b in zip(found[n][one], found[n][other]))) for n in sizes)
@@ -228,16 +165,20 @@ def table(found, missing):
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = argparse.ArgumentParser("bench-engines", description=__doc__,
+                                        formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--tokens", type=lambda text: [int(n) for n in text.split(",")], default=[1024, 2048, 4096, 8192])
-    arguments.add_argument("--only", type=lambda text: text.split(","), help="of the peers: files, lmcache, none")
-    arguments.add_argument("--svg")
-    arguments.add_argument("--json")
+    arguments.add_argument("--tokens", type=lambda text: [int(n) for n in text.split(",")], default=[1024, 4096, 8192])
+    arguments.add_argument("--only", type=lambda text: text.split(","), metavar="PEER,...",
+                           help="of the peers: " + ", ".join([*engine_peers.PEERS, "none"]))
+    arguments.add_argument("--svg", metavar="FILE", help="a picture, and beside it the table in Markdown, FILE with .md")
+    arguments.add_argument("--json", metavar="FILE")
     arguments.add_argument("--verbose", action="store_true", help="each answer, at once")
-    arguments.add_argument("--turns", action="store_true")
-    arguments.add_argument("--steps", action="store_true")
+    arguments.add_argument("--turns", action="store_true", help="also conversations of several turns between two engines, with "
+                           "a working set larger than the cache of each")
+    arguments.add_argument("--steps", action="store_true", help="also what the connector adds to a step in which nothing is "
+                           "stored or loaded, and where the time of a hit goes")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="maru-bench-engines-") as folder, \
             Marud(os.environ["MARU_TEST_MARUD"], size="3GiB", page_bytes="256KiB", region_bytes="64MiB") as running:
@@ -255,6 +196,7 @@ def main():
         pathlib.Path(options.json).write_text(json.dumps(medians))
     if options.svg:
         pathlib.Path(options.svg).write_text(picture(medians, SHOWN))
+        pathlib.Path(options.svg).with_suffix(".md").write_text(markdown(medians, SHOWN))
 
 
 if __name__ == "__main__":

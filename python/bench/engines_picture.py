@@ -1,7 +1,9 @@
-"""The times to the first token as a picture: groups of bars, one for each length of a prompt. Plain SVG, without a library."""
+"""The times to the first token as a table, and as a picture: groups of bars, one for each length of a prompt. Plain SVG,
+without a library."""
 from xml.sax.saxutils import escape
 
-COLOURS = {"cold": "#9aa0a6", "own": "#5f6368", "marud": "#1a73e8", "files": "#f29900", "lmcache": "#a142f4"}
+COLOURS = {"cold": "#9aa0a6", "own": "#5f6368", "marud": "#1a73e8", "files": "#f29900", "lmcache": "#a142f4",
+           "lmcache-marud": "#12b5cb", "mooncake": "#d93025", "offloading": "#188038", "lmcache-inside": "#c58af9"}
 WIDTH, HEIGHT, LEFT, TOP, BAR, GAP = 760, 360, 60, 20, 22, 40
 
 
@@ -36,3 +38,15 @@ def picture(medians, shown):
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}" '
             f'font-family="sans-serif" fill="#202124"><rect width="100%" height="100%" fill="#ffffff"/>'
             + "".join(parts) + "</svg>\n")
+
+
+def markdown(medians, shown):
+    """The same numbers in ms, and over the engine's own prefix cache."""
+    sizes = list(medians)
+    lines = ["| ms to the first token | " + " | ".join(f"{n} tokens" for n in sizes) + " |",
+             "|---" * (len(sizes) + 1) + "|"]
+    for name, words in shown.items():
+        if all(name in of for of in medians.values()):
+            cells = (f"{medians[n][name] * 1e3:.0f} ({medians[n][name] / medians[n]['own']:.2f})" for n in sizes)
+            lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

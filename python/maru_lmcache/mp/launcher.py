@@ -15,6 +15,7 @@ from typing import Any, Optional, Sequence
 from maru import Client, MaruError
 from maru.pool_tier import Switch
 
+from . import message_memory
 from .guard import UnsuitableError, expect_lmcache
 
 _COMPANION = "maru_lmcache.mp.server_module"
@@ -24,6 +25,7 @@ _EPILOG = ("All options but those of the first group are those of `lmcache serve
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Runs until a signal ends it. 2: the command cannot be carried out, and the last line says why."""
+    message_memory.keep()
     try:
         expect_lmcache()
         _run(sys.argv[1:] if argv is None else list(argv))

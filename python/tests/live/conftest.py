@@ -64,12 +64,13 @@ def shared(marud_program):
 
 @pytest.fixture(scope="session")
 def start(model, folder):
-    """Begins engines, which are ready later: start(NAME, POOL or None, OPTION...). They end with the tests."""
+    """Begins engines, which are ready later: start(NAME, POOL or None, OPTION...). They end with the tests. kv: a
+    kv_transfer_config of another connector."""
     with contextlib.ExitStack() as engines:
-        def begin(name, pool=None, connector=None, role="kv_both", extra=None, environ=None, **options):
+        def begin(name, pool=None, connector=None, role="kv_both", extra=None, environ=None, kv=None, **options):
             module = "watched_connectors" if connector else "maru.vllm"
-            kv = transfer(pool.socket, module=module, connector=connector or "MaruConnector", role=role,
-                          **(extra or {})) if pool else None
+            if pool is not None:
+                kv = transfer(pool.socket, module=module, connector=connector or "MaruConnector", role=role, **(extra or {}))
             return engines.enter_context(Engine(model, folder, name, kv, environ=environ, **options))
         yield begin
 

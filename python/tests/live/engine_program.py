@@ -23,10 +23,27 @@ def worker_connector():
     return get_kv_transfer_group() if has_kv_transfer_group() else None
 
 
+def hide_llvmlite_from_vllm():
+    """vLLM 0.32 looks for kernels in all that modules have, and takes each __dict__ for a dict. llvmlite, which LMCache brings
+    along, has an object with a function of every name, also of this one."""
+    from llvmlite.binding import ffi
+    function_of = ffi._lib_wrapper.__getattr__
+
+    def function_without_underscores(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return function_of(self, name)
+
+    ffi._lib_wrapper.__getattr__ = function_without_underscores
+
+
 class Engine:
     def __init__(self, options):
+        if (options.get("kv_transfer_config") or {}).get("kv_connector", "").startswith("LMCache"):
+            hide_llvmlite_from_vllm()
         from vllm import LLM
         self.llm = LLM(**options)
+        self._answered = 0.0  # time of processors when the last answer was complete
 
     def generate(self, prompts, tokens=8, together=True, loras=None):
         """The answers to prompts, each a list of token ids; together: in one batch. loras: for each prompt a name, a number and
@@ -41,17 +58,19 @@ class Engine:
         for batch in [range(len(prompts))] if together else [[i] for i in range(len(prompts))]:
             outputs += self.llm.generate([{"prompt_token_ids": prompts[i]} for i in batch], asked, use_tqdm=False,
                                          lora_request=[wanted[i] for i in batch] if loras else None)
-        return {"seconds": time.perf_counter() - begun, "processor_seconds": time.process_time() - cpu,
+        seconds, self._answered = time.perf_counter() - begun, time.process_time()
+        return {"seconds": seconds, "processor_seconds": self._answered - cpu,
                 "tokens": [list(output.outputs[0].token_ids) for output in outputs],
                 "cached": [output.num_cached_tokens or 0 for output in outputs]}
 
     def settle(self):
-        """Until what was to be stored is in the pool; known: whether the connector can say so."""
+        """Until what was to be stored is in the pool; known: whether the connector can say so. processor_seconds: since the
+        last answer."""
         connector = worker_connector()
         known = hasattr(connector, "wait_until_stored")
         if known:
             connector.wait_until_stored()
-        return {"known": known or connector is None}
+        return {"known": known or connector is None, "processor_seconds": time.process_time() - self._answered}
 
     def forget(self, connector=False):
         """Empties vLLM's prefix cache; connector: and has the connector forget, too."""

