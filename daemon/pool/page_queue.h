@@ -4,8 +4,8 @@
 
 #include "daemon/pool/page_bits.h"
 
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 
 namespace maru::daemon {

@@ -78,7 +78,8 @@ typedef struct maru_adapters_options {
   const char *root; /* folders of adapters are below it, and so is all that their links name. NULL: a folder may lie
                                 anywhere, and its links must stay inside of it */
   const char *base_model; /* base_model_name_or_path that adapters must have. NULL or "": any */
-  const void *base_fingerprint; /* 16 bytes that name the base model's weights, as the caller computes them: all processes of
+  const void
+      *base_fingerprint; /* 16 bytes that name the base model's weights, as the caller computes them: all processes of
                                    the register must give the same, or none. NULL: none */
   const maru_adapters_module
       *modules;         /* of the base model: an adapter may have these alone, with these sizes. May be NULL */

@@ -1,6 +1,7 @@
 // Whose request a call is part of, and the text that says so between programs: the W3C's traceparent.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>

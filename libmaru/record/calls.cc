@@ -70,7 +70,8 @@ uint16_t number_of(const maru_client* client) {
 void write(Recorder& recorder, const Told& told, int result, uint64_t at_ns) {
   const size_t n = std::min(told.keys || told.rows ? told.n : 0, kKeysMax);
   const maru_key* parent = told.options != nullptr ? told.options->parent_key : nullptr;
-  const uint32_t bytes = uint32_t(sizeof(Record) + (n + (parent ? 1 : 0)) * sizeof(RecordedKey) + (told.sizes ? n * 8 : 0));
+  const uint32_t bytes =
+      uint32_t(sizeof(Record) + (n + (parent ? 1 : 0)) * sizeof(RecordedKey) + (told.sizes ? n * 8 : 0));
   Record* record = recorder.begin(bytes);
   if (record == nullptr) return;
   if (thread_number == 0) thread_number = uint32_t(::syscall(SYS_gettid));
@@ -91,7 +92,8 @@ void write(Recorder& recorder, const Told& told, int result, uint64_t at_ns) {
       keys[i] = digest(told.keys[i]);
     } else {
       const auto* data = static_cast<const char*>(told.rows->data) + i * told.rows->stride;
-      keys[i] = digest(data, told.rows->sizes ? told.rows->sizes[i] : told.rows->size, told.rows->kind, told.rows->tenant);
+      keys[i] =
+          digest(data, told.rows->sizes ? told.rows->sizes[i] : told.rows->size, told.rows->kind, told.rows->tenant);
     }
   }
   if (parent != nullptr) keys[n] = digest(*parent);
@@ -127,8 +129,7 @@ uint64_t sum(const maru_buffer* buffers, size_t n) {
 
 using namespace maru::record;
 
-#define NEXT(name) \
-  static auto* const libmaru = next<decltype(name)>(#name)
+#define NEXT(name) static auto* const libmaru = next<decltype(name)>(#name)
 
 extern "C" {
 
@@ -270,9 +271,9 @@ int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buff
   NEXT(maru_store);
   const uint64_t bytes = buffer != nullptr ? buffer->bytes : 0;
   maru_block block = 0;
-  const int result = recorded([&] { return libmaru(client, key, buffer, options, &block); }, [&](int) {
-    return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, block, nullptr, options};
-  });
+  const int result = recorded(
+      [&] { return libmaru(client, key, buffer, options, &block); },
+      [&](int) { return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, block, nullptr, options}; });
   if (ret_block != nullptr && result >= 0) *ret_block = block;
   return result;
 }
@@ -281,18 +282,20 @@ int maru_store_pinned(maru_client* client, const maru_key* key, const maru_buffe
                       const maru_store_options* options, maru_view* ret_view) {
   NEXT(maru_store_pinned);
   const uint64_t bytes = buffer != nullptr ? buffer->bytes : 0;
-  return recorded([&] { return libmaru(client, key, buffer, options, ret_view); }, [&](int result) {
-    return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, result >= 0 ? ret_view->block : 0, nullptr, options};
-  });
+  return recorded([&] { return libmaru(client, key, buffer, options, ret_view); },
+                  [&](int result) {
+                    return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, result >= 0 ? ret_view->block : 0,
+                                nullptr,          options};
+                  });
 }
 
 int maru_store_copy(maru_client* client, const maru_key* key, const void* data, uint64_t bytes,
                     const maru_store_options* options, maru_block* ret_block) {
   NEXT(maru_store_copy);
   maru_block block = 0;
-  const int result = recorded([&] { return libmaru(client, key, data, bytes, options, &block); }, [&](int) {
-    return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, block, nullptr, options};
-  });
+  const int result = recorded(
+      [&] { return libmaru(client, key, data, bytes, options, &block); },
+      [&](int) { return Told{Recorded::kStore, client, {}, key, nullptr, 1, bytes, block, nullptr, options}; });
   if (ret_block != nullptr && result >= 0) *ret_block = block;
   return result;
 }
@@ -301,19 +304,20 @@ int maru_store_batch(maru_client* client, const maru_key* keys, const maru_buffe
                      const maru_store_options* options, maru_block* ret_blocks, int32_t* ret_results) {
   NEXT(maru_store_batch);
   const uint64_t bytes = buffers != nullptr ? sum(buffers, n) : 0;  // a buffer that was stored is used up
-  return recorded([&] { return libmaru(client, keys, buffers, n, options, ret_blocks, ret_results); }, [&](int) {
-    return Told{Recorded::kStore, client, {}, keys, nullptr, n, bytes, 0, nullptr, options};
-  });
+  return recorded(
+      [&] { return libmaru(client, keys, buffers, n, options, ret_blocks, ret_results); },
+      [&](int) { return Told{Recorded::kStore, client, {}, keys, nullptr, n, bytes, 0, nullptr, options}; });
 }
 
 int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void* const* data, const uint64_t* bytes,
                           size_t n, const maru_store_options* options, maru_block* ret_blocks, int32_t* ret_results) {
   NEXT(maru_store_copy_batch);
-  return recorded([&] { return libmaru(client, keys, data, bytes, n, options, ret_blocks, ret_results); }, [&](int) {
-    uint64_t all = 0;
-    for (size_t i = 0; bytes != nullptr && i < n; ++i) all += bytes[i];
-    return Told{Recorded::kStore, client, {}, keys, nullptr, n, all, 0, bytes, options};
-  });
+  return recorded([&] { return libmaru(client, keys, data, bytes, n, options, ret_blocks, ret_results); },
+                  [&](int) {
+                    uint64_t all = 0;
+                    for (size_t i = 0; bytes != nullptr && i < n; ++i) all += bytes[i];
+                    return Told{Recorded::kStore, client, {}, keys, nullptr, n, all, 0, bytes, options};
+                  });
 }
 
 int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
@@ -321,13 +325,14 @@ int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffe
   NEXT(maru_store_chain);
   const uint64_t bytes = buffers != nullptr ? sum(buffers, n) : 0;
   size_t done = 0;
-  const int result = recorded([&] { return libmaru(client, keys, buffers, n, options, ret_blocks, ret_stored, &done); },
-                              [&](int status) {
-                                Told told{Recorded::kStoreChain, client, {}, keys, nullptr, n, bytes, 0, nullptr, options};
-                                if (status >= 0 || done > 0) told.result = int(done);
-                                if (ret_blocks != nullptr && done > 0) told.block = ret_blocks[done - 1];
-                                return told;
-                              });
+  const int result =
+      recorded([&] { return libmaru(client, keys, buffers, n, options, ret_blocks, ret_stored, &done); },
+               [&](int status) {
+                 Told told{Recorded::kStoreChain, client, {}, keys, nullptr, n, bytes, 0, nullptr, options};
+                 if (status >= 0 || done > 0) told.result = int(done);
+                 if (ret_blocks != nullptr && done > 0) told.block = ret_blocks[done - 1];
+                 return told;
+               });
   if (ret_done != nullptr) *ret_done = done;
   return result;
 }

@@ -55,7 +55,8 @@ Recorder* Recorder::get() {
   if (path != nullptr && *path != '\0') {
     const char* limit = std::getenv("MARU_RECORD_BYTES");
     const uint64_t wanted = limit != nullptr ? std::strtoull(limit, nullptr, 10) : 0;
-    auto made = std::make_unique<Recorder>(std::string(path) + "." + std::to_string(::getpid()), wanted ? wanted : kBytesMax);
+    auto made =
+        std::make_unique<Recorder>(std::string(path) + "." + std::to_string(::getpid()), wanted ? wanted : kBytesMax);
     if (made->is_open()) {
       recorder.store(made.release(), std::memory_order_release);
       static std::once_flag once;
@@ -76,8 +77,10 @@ Recorder::Recorder(const std::string& path, uint64_t bytes_max)
   const int code = errno;
   if (opened >= 0) ::close(opened);
   if (descriptor_ < 0) {
-    std::fprintf(stderr, "libmaru-record: %s: %s. Calls are not recorded; set MARU_RECORD to a path in a folder that this user "
-                 "may write to.\n", path.c_str(), std::strerror(code));
+    std::fprintf(stderr,
+                 "libmaru-record: %s: %s. Calls are not recorded; set MARU_RECORD to a path in a folder that this user "
+                 "may write to.\n",
+                 path.c_str(), std::strerror(code));
     return;
   }
   void* reserved = ::mmap(nullptr, bytes_max_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -85,13 +88,21 @@ Recorder::Recorder(const std::string& path, uint64_t bytes_max)
   base_ = static_cast<std::byte*>(reserved);
   ::madvise(reserved, bytes_max_, MADV_DONTFORK);
   if (!grow(sizeof(format::RecordingHeader))) {
-    std::fprintf(stderr, "libmaru-record: %s cannot grow: %s. Calls are not recorded.\n", path.c_str(), std::strerror(errno));
+    std::fprintf(stderr, "libmaru-record: %s cannot grow: %s. Calls are not recorded.\n", path.c_str(),
+                 std::strerror(errno));
     ::munmap(base_, bytes_max_);
     base_ = nullptr;
     return;
   }
-  header() = {format::kRecordingMagic, format::kRecordingVersion, sizeof(format::RecordingHeader), uint64_t(::getpid()),
-              unix_ns(), now_ns(), 0, 0, 0};
+  header() = {format::kRecordingMagic,
+              format::kRecordingVersion,
+              sizeof(format::RecordingHeader),
+              uint64_t(::getpid()),
+              unix_ns(),
+              now_ns(),
+              0,
+              0,
+              0};
 }
 
 // The mapping and the file's size stay: another thread may be writing a record.
@@ -108,10 +119,12 @@ bool Recorder::grow(uint64_t end) {
   const uint64_t to = std::min((end + kStepBytes - 1) / kStepBytes * kStepBytes, bytes_max_);
   // With its blocks: a full disk is an error here, and no signal later.
   if ((errno = ::posix_fallocate(descriptor_, off_t(from), off_t(to - from))) != 0) return false;
-  if (::mmap(base_ + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor_, off_t(from)) == MAP_FAILED)
+  if (::mmap(base_ + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor_, off_t(from)) ==
+      MAP_FAILED)
     return false;
   ::madvise(base_ + from, to - from, MADV_DONTFORK);
-  ::madvise(base_ + from, to - from, MADV_POPULATE_WRITE);  // a wish: one call instead of a thousand page faults in calls
+  ::madvise(base_ + from, to - from,
+            MADV_POPULATE_WRITE);  // a wish: one call instead of a thousand page faults in calls
   mapped_.store(to, std::memory_order_release);
   return true;
 }

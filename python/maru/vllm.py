@@ -385,23 +385,19 @@ class MaruConnector(KVConnectorBase_V1):
             chunks = self._match(hashes, plan=None)
         if self._waits_for_tier(plan, hashes, chunks, num_computed_tokens):
             return None, False
-        found = max(0, self._loadable_tokens(request, chunks) - num_computed_tokens)
+        found = max(0, self._loadable(plan, chunks) - num_computed_tokens)
         plan.offered_from = num_computed_tokens
         return found, self._apart and found > 0
 
-    def _loadable_tokens(self, request: Any, chunks: int) -> int:
-        """One token has to be computed in any case, so that there is something to go on from. Then the last chunk is loaded
-        without its last block."""
-        known: int = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
-        return min(chunks * self._chunk_tokens - self._dropped_tokens, known)
+    def _loadable(self, plan: RequestPlan, chunks: int) -> int:
+        return plan.loadable_tokens(chunks * self._chunk_tokens - self._dropped_tokens, self._block_tokens)
 
     def _waits_for_tier(self, plan: RequestPlan, hashes: bytes, found: int, computed: int) -> bool:
         """Whether chunks of the request may come from storage below the pool. vLLM asks for such a request again in its next
         steps. A request waits once, and once more after it was preempted."""
         if not self._tier.is_on or plan.coming is not None or plan.loadable is not None:
             return False
-        if self._loadable_tokens(plan.request, len(hashes) // HASH_BYTES) <= max(
-                computed, self._loadable_tokens(plan.request, found)):
+        if self._loadable(plan, len(hashes) // HASH_BYTES) <= max(computed, self._loadable(plan, found)):
             return False
         # With the last that is there: holding it keeps all before it, under which the others are published.
         missing = hashes[max(0, found - 1) * HASH_BYTES:]

@@ -74,6 +74,11 @@ class RequestPlan:
     def traceparent(self) -> str:
         return self.trace.traceparent if self.trace is not None else ""
 
+    def loadable_tokens(self, stored: int, block_tokens: int) -> int:
+        """Of so many leading tokens that are stored. One token has to be computed in any case, so that there is something to go
+        on from. Then the last chunk is loaded without its last block."""
+        return min(stored, (self.request.num_tokens - 1) // block_tokens * block_tokens)
+
     def hash_to(self, n: int, chunk_tokens: int) -> bytes:
         """The hashes of the whole chunks among the first n tokens."""
         chunks = n // chunk_tokens

@@ -89,7 +89,8 @@ const std::vector<RowSpec>& row_table() {
       {"blocks_bulk_drop_128", "blocks", "128 handles of registered blocks go at once",
        "maru_release_batch of 128 views", "ns/call", 1.3, kRatio, 0, 0},
       {"reslice_tp4_tp8", "reslice",
-       "32 MiB of fp16 from the layouts of 4 ranks to those of 8, in runs of 4 KiB (ratio_run_N: the ratio with others)",
+       "32 MiB of fp16 from the layouts of 4 ranks to those of 8, in runs of 4 KiB (ratio_run_N: the ratio with "
+       "others)",
        "the best copy of 32 MiB", "ns/call", 1.25, kRatio, 0, 0},
       // Reuse beyond prefixes.
       {"rerotate_fp16", "blend", "32 MiB of fp16 keys turned to another position, into another buffer",

@@ -324,7 +324,8 @@ class Lookup {
     keepers_ = keep_chains(marud_->socket_path(), *chains_);
     questions_.emplace(*chains_, 7);
     if (chains_->incomplete()) {
-      note_ += (note_.empty() ? "" : "; ") + std::to_string(chains_->incomplete()) + " chains lack blocks (full buckets)";
+      note_ +=
+          (note_.empty() ? "" : "; ") + std::to_string(chains_->incomplete()) + " chains lack blocks (full buckets)";
     }
     facts_ = facts_of(client_->geometry(), keys_);
     facts_.note = note_;

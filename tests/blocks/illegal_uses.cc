@@ -5,9 +5,9 @@
 using namespace maru;
 
 // The handles of each part.
-#define GIVEN                                                                                              \
+#define GIVEN                                                                                                       \
   [[maybe_unused]] BlockPool &pool, [[maybe_unused]] MutableBlock &block, [[maybe_unused]] CompleteBlock &complete, \
-      [[maybe_unused]] ImmutableBlock &registered, [[maybe_unused]] WeakBlock &weak,                        \
+      [[maybe_unused]] ImmutableBlock &registered, [[maybe_unused]] WeakBlock &weak,                                \
       [[maybe_unused]] ImmutableBlocks &matched, [[maybe_unused]] std::span<const BlockHash> hashes
 
 // use control: COMPILES

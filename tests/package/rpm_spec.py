@@ -18,7 +18,7 @@ BUILD_NEEDS = {
     "libexpected-dev": "expected-devel", "libhiredis-dev": "hiredis-devel",
     "libmicrohttpd-dev": "libmicrohttpd-devel", "libndctl-dev": "ndctl-devel",
     "libnuma-dev": "numactl-devel", "libspdlog-dev": "spdlog-devel", "libtomlplusplus-dev": "tomlplusplus-devel",
-    "libcurl4-openssl-dev": "libcurl-devel", "libprotozero-dev": "protozero-devel",
+    "libprotozero-dev": "protozero-devel",
     "libnats-dev": "cnats-devel", "libzmq3-dev": "zeromq-devel",
     "liburing-dev": "liburing-devel", "libxxhash-dev": "xxhash-devel", "meson": "meson",
     "nlohmann-json3-dev": "json-devel", "pkg-config": "pkgconf-pkg-config", "scdoc": "scdoc",

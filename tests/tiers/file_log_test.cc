@@ -151,9 +151,9 @@ TEST_F(FileLog, ACrashInAStepLeavesItBeforeOrAfter) {
       const Model found = found_in(torn);
       if (found == life[i].model || found == life[i + 1].model) continue;
       // Meanwhile a region may begin anew. Then a device that writes in another order takes its entries, which are misses.
-      ASSERT_TRUE(begins_region_anew(before, changed)) << "step " << i << ", found " << keys_of(found) << ", before "
-                                                       << keys_of(life[i].model) << ", after "
-                                                       << keys_of(life[i + 1].model);
+      ASSERT_TRUE(begins_region_anew(before, changed))
+          << "step " << i << ", found " << keys_of(found) << ", before " << keys_of(life[i].model) << ", after "
+          << keys_of(life[i + 1].model);
       for (const auto& [key, entry] : found)
         EXPECT_TRUE(is_in(life[i].model, key, entry) || is_in(life[i + 1].model, key, entry)) << key;
     }

@@ -122,14 +122,14 @@ bool Feed::is_there(PageWord word, PageRef ref, bool is_gone) const {
   return is_gone && (word.is(PageState::kRetired, ref.generation()) || word.is(PageState::kPoisoned, ref.generation()));
 }
 
-// The block and its ancestors that are not known, into ancestors_. False: it is leaving, or its line is damaged.
+// The block and its ancestors that are not known, into scratch_.ancestors. False: it is leaving, or its line is damaged.
 bool Feed::gather(PageRef ref, bool* ret_is_whole) {
-  ancestors_.clear();
+  scratch_.ancestors.clear();
   *ret_is_whole = true;
   for (PageRef at = ref;;) {
     const BlockLine& line = region_.block(at.page());
     const PageRef parent = PageRef::from_bits(line.parent.load_acquire());
-    ancestors_.emplace_back(at, parent);
+    scratch_.ancestors.emplace_back(at, parent);
     if (parent.is_none()) return true;
     if (!region_.is_page(parent)) return false;
     if (is_known(parent)) return true;
@@ -139,8 +139,9 @@ bool Feed::gather(PageRef ref, bool* ret_is_whole) {
     if (depth_of(above) + 1 != depth_of(line)) return false;                                  // so the way up ends
     if (is_known(parent.page()) && !end(parent.page(), MARU_FOLLOW_BY_CLIENT)) return false;
     at = parent;
-    if (ancestors_.size() < kAncestorsMax) continue;
-    ancestors_.erase(ancestors_.begin(), ancestors_.begin() + kAncestorsMax / 2);  // the highest come first, always
+    if (scratch_.ancestors.size() < kAncestorsMax) continue;
+    scratch_.ancestors.erase(scratch_.ancestors.begin(),
+                             scratch_.ancestors.begin() + kAncestorsMax / 2);  // the highest come first, always
     *ret_is_whole = false;
   }
 }
@@ -154,22 +155,22 @@ bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
   const BlockLine& line = region_.block(ref.page());
   if (!is_silent_) {
     const format::DetailLine& detail = region_.detail(ref.page());
-    record_.kind = FeedKind::kStored;
-    record_.reason = 0;
-    record_.block = ref;
-    record_.at_ms = now_ms_;
-    record_.parent = parent;
-    record_.length = line.length.load_acquire();
-    record_.shape = line.shape.load_acquire();
-    record_.expires_ms = line.expires_ms.load_acquire();
-    record_.stored_ms = detail.stored_ms.load_acquire();
-    record_.detail_kind = detail.kind.load_acquire();
+    scratch_.record.kind = FeedKind::kStored;
+    scratch_.record.reason = 0;
+    scratch_.record.block = ref;
+    scratch_.record.at_ms = now_ms_;
+    scratch_.record.parent = parent;
+    scratch_.record.length = line.length.load_acquire();
+    scratch_.record.shape = line.shape.load_acquire();
+    scratch_.record.expires_ms = line.expires_ms.load_acquire();
+    scratch_.record.stored_ms = detail.stored_ms.load_acquire();
+    scratch_.record.detail_kind = detail.kind.load_acquire();
     meter_.add(kDetailLines);
-    if (!shm::read_key(region_, ref, &key_)) return false;  // gone, or damaged
-    record_.tenant = key_.tenant;
-    record_.key_kind = key_.kind;
-    record_.key_bytes = key_.size;
-    std::memcpy(record_.key, key_.data, key_.size);
+    if (!shm::read_key(region_, ref, &scratch_.key)) return false;  // gone, or damaged
+    scratch_.record.tenant = scratch_.key.tenant;
+    scratch_.record.key_kind = scratch_.key.kind;
+    scratch_.record.key_bytes = scratch_.key.size;
+    std::memcpy(scratch_.record.key, scratch_.key.data, scratch_.key.size);
   }
   // After all of its words were read.
   if (!is_there(PageWord{line.word.load_acquire()}, ref, is_gone)) return false;  // [pairs page.word]
@@ -180,7 +181,7 @@ bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
   if (is_silent_) {
     view_.table(ref.page()).store_release(format::feed_mark(ref.generation()));  // [pairs feed.table]
   } else {
-    write(record_);
+    write(scratch_.record);
     --left_.news;
   }
   link(ref.page(), parent);
@@ -191,8 +192,8 @@ bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
 void Feed::tell(PageRef ref, bool is_gone) {
   bool is_whole = true;
   if (!gather(ref, &is_whole)) return;
-  for (size_t i = ancestors_.size(); i-- > 0;) {
-    const auto [block, parent] = ancestors_[i];
+  for (size_t i = scratch_.ancestors.size(); i-- > 0;) {
+    const auto [block, parent] = scratch_.ancestors[i];
     if (!tell_one(block, parent, is_gone && block == ref)) break;
   }
   if (!is_whole) later_.add(ref.page());
@@ -210,12 +211,12 @@ bool Feed::end(uint32_t page, uint32_t reason) {
       return false;
     }
     --left_.ends;
-    record_.kind = FeedKind::kRemoved;
-    record_.reason = uint8_t(at == page || known[at].reason == 0 ? reason : known[at].reason);
-    record_.block = PageRef::of(at, known[at].generation);
-    record_.at_ms = now_ms_;
+    scratch_.record.kind = FeedKind::kRemoved;
+    scratch_.record.reason = uint8_t(at == page || known[at].reason == 0 ? reason : known[at].reason);
+    scratch_.record.block = PageRef::of(at, known[at].generation);
+    scratch_.record.at_ms = now_ms_;
     const uint32_t above = known[at].parent;
-    write(record_);
+    write(scratch_.record);
     unlink(at);
     if (at == page) return true;
     at = above - 1;

@@ -124,10 +124,14 @@ class Feed {
     uint64_t news = kNewsPerTurn, ends = kEndsPerTurn;
   };
   TurnShare left_;
-  PageQueue later_;                                     // pages to look at again
-  std::vector<std::pair<PageRef, PageRef>> ancestors_;  // scratch: a block and its parent, from below to above
-  shm::FeedRecord record_;                              // scratch
-  shm::KeyBytes key_;                                   // scratch
+  PageQueue later_;  // pages to look at again
+  // Memory of one event, used again for the next one.
+  struct Scratch {
+    std::vector<std::pair<PageRef, PageRef>> ancestors;  // a block and its parent, from below to above
+    shm::FeedRecord record;
+    shm::KeyBytes key;
+  };
+  Scratch scratch_;
 };
 
 }  // namespace maru::daemon

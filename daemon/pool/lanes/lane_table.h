@@ -57,7 +57,7 @@ class LaneTable final : public shm::DeadLanes {
   LaneId daemon;
   std::vector<LaneRecord> records;
   std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
-  shm::LaneSet in_use;                  // lanes whose pins count: from before a lane is handed out until it was reclaimed
+  shm::LaneSet in_use;  // lanes whose pins count: from before a lane is handed out until it was reclaimed
 
   // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
   // others', which are alive unless their host is being taken back.

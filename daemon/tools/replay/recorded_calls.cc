@@ -98,7 +98,8 @@ class Actor {
 
   int match() {
     maru_match match = {};
-    if (const int result = maru_match_prefix(client_.get(), keys_.data(), keys_.size(), &match); result != 0) return result;
+    if (const int result = maru_match_prefix(client_.get(), keys_.data(), keys_.size(), &match); result != 0)
+      return result;
     const int found = int(match.blocks);
     maru_release_match(client_.get(), &match);
     return found;
@@ -171,7 +172,10 @@ bool is_same(const RecordedCall& call, int result) {
 class Player {
  public:
   Player(const Recordings& recordings, const CallSettings& settings, CallReport& report)
-      : calls_(recordings.calls), settings_(settings), report_(report), done_(new std::atomic<uint32_t>[calls_.size()]) {
+      : calls_(recordings.calls),
+        settings_(settings),
+        report_(report),
+        done_(new std::atomic<uint32_t>[calls_.size()]) {
     for (size_t i = 0; i < calls_.size(); ++i) done_[i].store(0, std::memory_order_relaxed);
     if (settings.order == Order::kDependency) dependencies_ = dependencies_of(calls_);
     of_actor_.resize(recordings.actors);

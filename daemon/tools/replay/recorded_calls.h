@@ -21,7 +21,7 @@ enum class Order : uint8_t { kTime, kFast, kDependency };
 struct CallSettings {
   std::string socket_path, pool;  // empty: as libmaru
   Order order = Order::kDependency;
-  double speed = 1;             // for Order::kTime
+  double speed = 1;                // for Order::kTime
   uint64_t payload_bytes_max = 0;  // larger blocks are cut; 0: they have the recorded size
 };
 
@@ -30,7 +30,7 @@ struct CallReport {
 
   struct OfOperation {
     uint64_t calls = 0, same = 0, keys = 0;
-    uint64_t recorded_found = 0, found = 0;  // keys; of stores: those that are there afterwards
+    uint64_t recorded_found = 0, found = 0;    // keys; of stores: those that are there afterwards
     uint64_t errors = 0, recorded_errors = 0;  // other than an absent key
     LatencyHistogram latency;
   };

@@ -18,12 +18,12 @@ constexpr uint32_t kRecordingVersion = 1;
 struct RecordingHeader {
   uint64_t magic;
   uint32_t version;
-  uint32_t header_bytes;    // where the first record begins
-  uint64_t process;         // its number
-  uint64_t begun_unix_ns;   // by the clock of the day
-  uint64_t begun_ns;        // by the monotonic clock, which `at_ns` of a record counts on
-  uint64_t end;             // of the last record; 0: the process was killed, and the last record is the one before zeros
-  uint64_t dropped;         // calls that were not recorded, because the file had its full size
+  uint32_t header_bytes;   // where the first record begins
+  uint64_t process;        // its number
+  uint64_t begun_unix_ns;  // by the clock of the day
+  uint64_t begun_ns;       // by the monotonic clock, which `at_ns` of a record counts on
+  uint64_t end;            // of the last record; 0: the process was killed, and the last record is the one before zeros
+  uint64_t dropped;        // calls that were not recorded, because the file had its full size
   uint64_t reserved;
 };
 static_assert(sizeof(RecordingHeader) == 64 && std::has_unique_object_representations_v<RecordingHeader>);
@@ -31,14 +31,14 @@ static_assert(sizeof(RecordingHeader) == 64 && std::has_unique_object_representa
 enum class Recorded : uint8_t {
   kAttach = 1,
   kDetach,
-  kExists,    // also of many, and maru_which
+  kExists,  // also of many, and maru_which
   kMatch,
   kRetrieve,  // also of many
   kPin,       // likewise
   kRelease,   // likewise, and of a match
   kAlloc,     // likewise; payload_bytes: of all buffers
   kAbort,
-  kStore,     // one, or several that are no chain; also with a copy of the data
+  kStore,  // one, or several that are no chain; also with a copy of the data
   kStoreChain,
   kDelete,
   kDeleteTree
@@ -50,16 +50,16 @@ struct Record {
     kSizes = 2       // then a length (64 bits) for each key: they differ
   };
 
-  uint32_t magic;          // written last
-  uint32_t bytes;          // of the record, with what follows it; a multiple of 8
+  uint32_t magic;  // written last
+  uint32_t bytes;  // of the record, with what follows it; a multiple of 8
   Recorded operation;
   uint8_t flags;
-  uint16_t client;         // tells the clients of a process apart
-  uint32_t thread;         // the kernel's number
-  int32_t result;          // of the call; below 0: -errno. Of kExists, kRetrieve, kPin the keys that were there, of kMatch the
-                           // leading ones; of kStoreChain the keys that are there after it
-  uint32_t keys;           // digests that follow
-  uint64_t at_ns;          // when it began
+  uint16_t client;  // tells the clients of a process apart
+  uint32_t thread;  // the kernel's number
+  int32_t result;   // of the call; below 0: -errno. Of kExists, kRetrieve, kPin the keys that were there, of kMatch the
+                    // leading ones; of kStoreChain the keys that are there after it
+  uint32_t keys;    // digests that follow
+  uint64_t at_ns;   // when it began
   uint64_t took_ns;
   uint64_t payload_bytes;  // of what is stored or allocated, all together
   uint64_t block;          // the block that was stored last, or the deepest of a match; else 0
