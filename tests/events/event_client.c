@@ -133,7 +133,8 @@ int main(void) {
     if (n >= 2 && strcmp(words[0], "which") == 0) result = which(client, words + 1, (size_t)n - 1);
     if (n >= 2 && strcmp(words[0], "match") == 0) result = match(client, words + 1, (size_t)n - 1);
     if (n >= 2 && strcmp(words[0], "retrieve") == 0) result = retrieve(client, words[1]);
-    if (n >= 2 && (strcmp(words[0], "traceparent") == 0 || strcmp(words[0], "request") == 0 || strcmp(words[0], "end") == 0))
+    if (n >= 2 &&
+        (strcmp(words[0], "traceparent") == 0 || strcmp(words[0], "request") == 0 || strcmp(words[0], "end") == 0))
       result = trace(client, words);
     printf("%d\n", result);
     fflush(stdout);
