@@ -46,9 +46,8 @@ MARU_PUBLIC int maru_get_traceparent(char *ret_traceparent);
 /* A request's whole way through this client, from its first call to its last: a span above those of the calls. Plain data: it
  * may begin in one thread and end in another. */
 typedef struct maru_request_span {
-  char traceparent
-      [56]; /* of this span, for maru_set_traceparent() in the threads that work for the request. Empty: the client
-                           is not traced */
+  /* Of this span, for maru_set_traceparent() in the threads that work for the request. Empty: the client is not traced */
+  char traceparent[56];
   uint64_t words[4]; /* the library's */
 } maru_request_span;
 

@@ -27,6 +27,7 @@ half says which blocks a step writes to, and the step begins when nothing that w
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from dataclasses import dataclass, field
@@ -365,10 +366,12 @@ class MaruConnector(KVConnectorBase_V1):
     def _begin_trace(self, request: Any) -> Optional[tracing.Request]:
         """The request's whole way, below the span of vLLM's caller where vLLM was given its header."""
         headers = getattr(request, "trace_headers", None) or {}
+        if not self._pool.is_attached:
+            return None
         try:
             return tracing.Request(self._client, headers.get("traceparent"))
         except MaruError:
-            return None  # the header is none, or the pool is away
+            return None  # the header is none, or the pool has just gone
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[Optional[int], bool]:
         if not self._loads or not self._rank_digests or num_computed_tokens % self._block_tokens:
@@ -573,7 +576,8 @@ class MaruConnector(KVConnectorBase_V1):
         if plan is not None:
             plan.end()
             if plan.trace is not None:
-                plan.trace.end()
+                with contextlib.suppress(MaruError):  # the client it began with is closed, as another one has the pool now
+                    plan.trace.end()
         return False, None
 
 

@@ -8,7 +8,7 @@
   width       the lines of a page, and of --help,          none is wider: examples are not wrapped
               on a terminal of 80 columns
   keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
-  functions   what maru.h and follow.h export              the names *maru_...*(3) of libmaru(3), and their pages
+  functions   what maru.h, follow.h and tracing.h export   the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py);
                                                           layout.h and libmaru-layout(3) likewise, and adapters.h, and
                                                           spans.h, rope.h and libmaru-blend(3)
@@ -174,7 +174,8 @@ def main():
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
-    check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h', sources / 'include/maru/follow.h')
+    check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h', sources / 'include/maru/follow.h',
+                    sources / 'include/maru/tracing.h')
     check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
     check_functions('libmaru-layout.3', pages['libmaru-layout.3'], sources / 'include/maru/layout.h')
     check_functions('libmaru-adapters.3', pages['libmaru-adapters.3'], sources / 'include/maru/adapters.h')
@@ -184,7 +185,7 @@ def main():
     for library in ('libmaru-tokens', 'libmaru-layout', 'libmaru-adapters', 'libmaru-blend', 'libmaru-prefetch'):
         function_pages.compile_example(library, pages[library + '.3'], arguments.compiler, sources / 'include', mistakes)
     header = ''.join((sources / 'include/maru' / name).read_text()
-                     for name in ('maru.h', 'follow.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h',
+                     for name in ('maru.h', 'follow.h', 'tracing.h', 'tokens.h', 'layout.h', 'adapters.h', 'spans.h', 'rope.h',
                                   'prefetch.h'))
     function_pages.compile_example('libmaru', pages['libmaru.3'], arguments.compiler, sources / 'include', mistakes)
     found = function_pages.installed(arguments.build, mistakes)
