@@ -235,6 +235,11 @@ json Audits::check_at_rest() {
   return tell(first.findings, report, true);
 }
 
+uint64_t Audits::last_found() const {
+  const auto found = last_.find("found");
+  return found == last_.end() ? 0 : found->get<uint64_t>();
+}
+
 Audits::AtRest Audits::look_at_rest() {
   const json report = check_at_rest();
   return {report["found"].get<uint64_t>(), json_text(report["violations"]).substr(0, kTextMax)};

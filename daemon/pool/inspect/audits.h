@@ -89,7 +89,8 @@ class Audits {
   void drop_at_rest();
   // Of the last audit: {} before the first one.
   const nlohmann::json& last() const { return last_; }
-  uint64_t last_found() const { return last_.value("found", uint64_t{0}); }
+  // Violations that the last audit found; 0 before the first one.
+  uint64_t last_found() const;
   shm::AuditRequest live_request() const;
 
   // The client of this lane has ended, by proof or by its goodbye. Its lane is taken back when no check at rest is under way.
