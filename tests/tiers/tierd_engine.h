@@ -63,9 +63,6 @@ class Engine {
       BlockContent::write(payload.data(), payload.size(), keys[i], i);
       const int result = client_.store(keys[i], payload, i ? keys[i - 1] : "");
       if (result == -ENOLINK) return;  // its parent was evicted meanwhile
-      // A pin on the end of a chain holds the whole chain, which the bound in bytes does not count. This pool has so few blocks
-      // that a slow tier may hold most of them for a moment; docs/tiers.md says so.
-      if (result == -ENOSPC) return;
       ASSERT_GE(result, 0) << keys[i];
     }
   }
