@@ -17,7 +17,7 @@ using namespace maru::tierd;
 constexpr unsigned kForms = 4;
 enum Form : unsigned { kRegion, kAttributes, kHead, kQuestion };
 constexpr LogId kId = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-constexpr uint64_t kSequence = 7, kRegionBytes = 32 * kLogBlock;
+constexpr uint64_t kSequence = 7, kRegionBytes = 32 * kLogBlock, kPieceBytes = 3 * kLogBlock;
 constexpr std::string_view kKey = "a key";
 
 // Records, then a footer if it is wanted: what a region that was closed has.
@@ -61,8 +61,19 @@ void read_region(Reader& reader) {
     for (const uint8_t byte : reader.bytes(reader.number(1) % 16 + 1))
       region[std::min(at, region.size() - 1)] ^= std::byte(byte);
   }
-  uint64_t torn = 0;
-  must_lie_within(scan_region(region, kId, kSequence, &torn));
+  uint64_t torn = 0, torn_in_pieces = 0;
+  const std::vector<LogEntry> whole = scan_region(region, kId, kSequence, &torn);
+  must_lie_within(whole);
+  std::vector<LogEntry> in_pieces;
+  for (uint64_t offset = 0, bytes = kPieceBytes; offset < kRegionBytes;) {
+    bytes = std::min(bytes, kRegionBytes - offset);
+    const uint64_t next = scan_piece(std::span(region).subspan(offset, bytes), offset, kRegionBytes, kId, kSequence,
+                                     in_pieces, &torn_in_pieces);
+    must(next > offset || bytes < kRegionBytes - offset, "a scan that stands still");
+    bytes = next > offset ? kPieceBytes : kRegionBytes;
+    offset = next;
+  }
+  must(in_pieces.size() == whole.size() && torn_in_pieces == torn, "other records in pieces than in the whole");
   const auto trailer = read_trailer(std::span(region).last(kLogBlock), kId, kSequence, kRegionBytes);
   if (!trailer) return;
   must(trailer->footer_offset < kRegionBytes, "a footer beyond its region");

@@ -13,37 +13,43 @@
 
 namespace maru::tierd {
 
-std::optional<LogEntry> proven_record(std::span<const std::byte> region, uint64_t offset, const LogId& id,
-                                      uint64_t region_sequence, bool* ret_torn) {
-  const uint64_t header_bytes = promised_header_bytes(region.subspan(offset));
-  if (header_bytes == 0 || header_bytes > region.size() - offset) return std::nullopt;
-  auto entry = read_record_header(region.subspan(offset, header_bytes), id, region_sequence, offset, nullptr);
-  if (!entry) return std::nullopt;
-  const uint64_t room = region.size() - offset - header_bytes;
-  if (entry->payload_bytes <= room &&
-      checksum_of(region.data() + offset + header_bytes, entry->payload_bytes) == entry->payload_checksum)
-    return entry;
-  *ret_torn = true;
-  return std::nullopt;
+uint64_t scan_piece(std::span<const std::byte> piece, uint64_t piece_offset, uint64_t region_bytes, const LogId& id,
+                    uint64_t region_sequence, std::vector<LogEntry>& entries, uint64_t* ret_torn) {
+  const uint64_t piece_end = piece_offset + piece.size();
+  // Records are written side by side, so one that is whole may follow one that is not: every block may begin one.
+  uint64_t offset = std::max(piece_offset, kLogBlock);
+  while (offset + kLogBlock <= piece_end) {
+    const auto here = piece.subspan(offset - piece_offset);
+    const uint64_t header_bytes = promised_header_bytes(here);
+    if (header_bytes > here.size() && offset + header_bytes <= region_bytes) return offset;
+    std::optional<LogEntry> entry;
+    if (header_bytes > 0 && header_bytes <= here.size())
+      entry = read_record_header(here.first(header_bytes), id, region_sequence, offset, nullptr);
+    if (entry && entry->payload_bytes <= region_bytes - offset - header_bytes) {
+      if (entry->record_bytes() > here.size()) return offset;
+      if (checksum_of(here.data() + header_bytes, entry->payload_bytes) == entry->payload_checksum) {
+        offset += entry->record_bytes();
+        entries.push_back(std::move(*entry));
+        continue;
+      }
+    }
+    *ret_torn += entry.has_value();
+    offset += kLogBlock;
+  }
+  return offset;
 }
 
 std::vector<LogEntry> scan_region(std::span<const std::byte> region, const LogId& id, uint64_t region_sequence,
                                   uint64_t* ret_torn) {
   std::vector<LogEntry> entries;
-  // Records are written side by side, so one that is whole may follow one that is not: every block may begin one.
-  for (uint64_t offset = kLogBlock; offset < region.size();) {
-    bool is_torn = false;
-    auto entry = proven_record(region, offset, id, region_sequence, &is_torn);
-    *ret_torn += is_torn;
-    offset += entry ? entry->record_bytes() : kLogBlock;
-    if (entry) entries.push_back(std::move(*entry));
-  }
+  (void)scan_piece(region, 0, region.size(), id, region_sequence, entries, ret_torn);
   return entries;
 }
 
 namespace {
 
-constexpr size_t kRecoveryThreads = 4;  // so that a device reads while a processor takes the entries out of footers
+constexpr uint64_t kPieceBytes = 2u << 20;  // of a region that is read whole; it stays in a processor's cache
+constexpr size_t kRecoveryThreads = 4;      // so that a device reads while a processor takes the entries out of footers
 
 void block_signals() {
   sigset_t all;
@@ -80,12 +86,22 @@ struct Finding {
 };
 
 // Without a footer: every record that verifies, and then a footer for the next start.
-Result<void> recover_by_records(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& whole,
+Result<void> recover_by_records(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& room,
                                 RecoveredLog& log) {
-  if (whole.size() == 0) whole = AlignedBytes(file.region_bytes());
-  if (auto got = file.read(whole.data(), whole.size(), file.region_offset(index)); !got)
-    return tl::unexpected(got.error());
-  set_entries(region, scan_region(whole.all(), file.id(), region.sequence, &log.torn));
+  std::vector<LogEntry> entries;
+  for (uint64_t offset = 0, piece_bytes = kPieceBytes; offset < file.region_bytes();) {
+    piece_bytes = std::min(piece_bytes, file.region_bytes() - offset);
+    if (room.size() < piece_bytes) room = AlignedBytes(piece_bytes);
+    const auto piece = room.all().first(piece_bytes);
+    if (auto got = file.read(piece.data(), piece.size(), file.region_offset(index) + offset); !got)
+      return tl::unexpected(got.error());
+    const uint64_t next =
+        scan_piece(piece, offset, file.region_bytes(), file.id(), region.sequence, entries, &log.torn);
+    // A record that is larger than a piece: with all of the region's rest it is not.
+    piece_bytes = next > offset ? kPieceBytes : file.region_bytes();
+    offset = next;
+  }
+  set_entries(region, std::move(entries));
   // Not opened again: a torn record may lie behind the last whole one, and would verify when its rest was written late.
   region.state = region.entries.empty() ? RegionState::kClean : RegionState::kClosed;
   if (region.entries.empty()) return {};
@@ -98,7 +114,7 @@ Result<void> recover_by_records(const BlockFile& file, uint32_t index, Region& r
   return {};
 }
 
-Result<void> recover_region(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& whole,
+Result<void> recover_region(const BlockFile& file, uint32_t index, Region& region, AlignedBytes& room,
                             RecoveredLog& log) {
   AlignedBytes block(kLogBlock);
   if (auto got = file.read(block.data(), kLogBlock, file.region_offset(index)); !got)
@@ -110,7 +126,7 @@ Result<void> recover_region(const BlockFile& file, uint32_t index, Region& regio
   if (!entries) return tl::unexpected(entries.error());
   if (!*entries) {
     ++log.scanned;
-    return recover_by_records(file, index, region, whole, log);
+    return recover_by_records(file, index, region, room, log);
   }
   ++log.with_footer;
   region.has_footer = true;
@@ -127,9 +143,9 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
   std::atomic<uint32_t> next = 0;
   const auto recover = [&](Finding& finding) {
     try {
-      AlignedBytes whole;
+      AlignedBytes room;
       for (uint32_t i = next++; i < table.count() && !finding.error; i = next++) {
-        auto done = recover_region(file, i, table.region(i), whole, finding.log);
+        auto done = recover_region(file, i, table.region(i), room, finding.log);
         if (!done) finding.error = done.error();
       }
     } catch (const std::bad_alloc&) {

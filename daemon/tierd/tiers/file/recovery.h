@@ -19,9 +19,11 @@ struct RecoveredLog {
 // crash of this program, everything. Fails when the device does.
 Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table);
 
-// Proves one record: its header, the key, and the payload's checksum. Nothing: it does not verify. For regions in memory.
-std::optional<LogEntry> proven_record(std::span<const std::byte> region, uint64_t offset, const LogId& id,
-                                      uint64_t region_sequence, bool* ret_torn);
+// Takes the records that begin in `piece`, which lies at `piece_offset` in a region of `region_bytes`, and prove themselves:
+// header, key, and the payload's checksum. Returns where in the region the next piece has to begin: behind the last record, or
+// at a record that goes on behind this piece. A piece up to the end of the region always gets there.
+uint64_t scan_piece(std::span<const std::byte> piece, uint64_t piece_offset, uint64_t region_bytes, const LogId& id,
+                    uint64_t region_sequence, std::vector<LogEntry>& entries, uint64_t* ret_torn);
 // Every record of a region that verifies, in the order of offsets.
 std::vector<LogEntry> scan_region(std::span<const std::byte> region, const LogId& id, uint64_t region_sequence,
                                   uint64_t* ret_torn);
