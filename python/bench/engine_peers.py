@@ -1,7 +1,8 @@
 """Other caches that share between engines, for bench-engines: begins each as its users have it, with an engine that stores and
 one that loads.
 
-Two more are here to show that they cannot run on a processor; they are tried when they are asked for by name.
+Two more cannot run on a processor, and are tried when they are asked for by name: vLLM's OffloadingConnector does not start,
+and LMCache inside the engine stores nothing.
 """
 import contextlib
 import importlib.util

@@ -1,11 +1,15 @@
 """Under which keys the objects of LMCache's server lie: of two layouts, models, ranks, groups or salts no two meet."""
+import types
+
 import pytest
 import torch
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.error import L1Error
+from lmcache.v1.multiprocess.engine_context import LayoutDescRegistry
 from mp_objects import HALF, LAYOUT, chunk, key_of, manager, read, reserve, same, until, write
 
 import maru
+from maru_lmcache.mp import server_module
 
 SUCCESS, ABSENT = L1Error.SUCCESS, L1Error.KEY_NOT_EXIST
 
@@ -135,3 +139,19 @@ def test_a_path_that_says_nothing_is_kept_to_one_server(marud, l1, caplog):
     other = manager(marud.socket)
     assert read(other, [1], model="./model") == []
     other.close()
+
+
+def test_the_weights_are_read_when_a_worker_registers(marud, tmp_path, monkeypatch, caplog):
+    """And not when the first request comes, which would find nothing."""
+    caplog.set_level("INFO", logger="maru")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_text("1")
+    context = types.SimpleNamespace(layout_desc_registry=LayoutDescRegistry())
+    l1 = manager(marud.socket)
+    server_module.LayoutModule(context, l1)
+    context.layout_desc_registry.register(str(tmp_path / "model"), 1, LAYOUT)
+    until(lambda: "the model is weights-" in caplog.text)
+    write(l1, [1], model=str(tmp_path / "model"))
+    assert read(l1, [1], model=str(tmp_path / "model")) == [1]
+    l1.close()

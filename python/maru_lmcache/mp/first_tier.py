@@ -103,6 +103,10 @@ class MaruL1Manager:
     def set_layouts(self, layouts: Layouts) -> None:
         self._keys.layouts = layouts
 
+    def worker_registered(self, model: str, workers: int) -> None:
+        """To be called when the registry has the layout of a worker."""
+        self._keys.worker_registered(model, workers)
+
     @property
     def l1_manager_id(self) -> int:
         return self._id

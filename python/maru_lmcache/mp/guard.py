@@ -55,6 +55,9 @@ def _difference() -> str:
     parameters = list(inspect.signature(storage_manager.StorageManager.__init__).parameters)
     if parameters != ["self", "config", "_l1_managers", "_write_policy"]:
         return f"StorageManager takes {', '.join(parameters)}"
+    registered = list(inspect.signature(engine_context.LayoutDescRegistry.register).parameters)
+    if registered[:3] != ["self", "model_name", "world_size"]:
+        return f"the registry of layouts takes {', '.join(registered)}"
     interface = internal_api.L1ManagerInterface
     for name, theirs in vars(interface).items():
         if name.startswith("_"):

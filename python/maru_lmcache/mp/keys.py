@@ -123,17 +123,21 @@ class Keys:
             self._families[of] = made
         return made
 
+    def worker_registered(self, model: str, workers: int) -> None:
+        """Begins to read the weights behind the name, so that they are known when a request asks for objects."""
+        self._groups(model, workers)
+        self._names.in_keys(model)
+
     def _registered(self, key: ObjectKey) -> Optional[MemoryLayoutDesc]:
-        if self.layouts is None:
-            return None
-        of = key.model_name, ObjectKey.WorldSizeFromKVRank(key.kv_rank)
-        groups = self.layouts(*of)
-        if groups is None:
-            return None
-        if self._registrations.get(of) is not groups:  # a worker has registered since
-            self._registrations[of] = groups
-            self._names.look_again(key.model_name)
-        return groups.get(key.object_group_id)
+        groups = self._groups(key.model_name, ObjectKey.WorldSizeFromKVRank(key.kv_rank))
+        return None if groups is None else groups.get(key.object_group_id)
+
+    def _groups(self, model: str, workers: int) -> Optional[dict[int, MemoryLayoutDesc]]:
+        groups = None if self.layouts is None else self.layouts(model, workers)
+        if groups is not None and self._registrations.get((model, workers)) is not groups:  # a worker has registered since
+            self._registrations[model, workers] = groups
+            self._names.look_again(model)
+        return groups
 
     def located(self, keys: list[ObjectKey], layout: Optional[MemoryLayoutDesc] = None, is_lasting: bool = True,
                 ) -> list[Optional[tuple[Family, Place]]]:

@@ -1,7 +1,7 @@
 """The companion of MaruL1Manager among the modules of LMCache's server, loaded by LMCache's own option --server-module.
 
 LMCache makes the L1 before there is a registry of layouts, and gives the registry to modules. So this module hands it to the
-L1, and says in the server's /status what the pool is.
+L1, and says in the server's /status what the pool is. It also has the registry tell the L1 of each worker that registers.
 """
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ class LayoutModule:
     def __init__(self, context: Any, manager: MaruL1Manager) -> None:
         self._context = context
         self._manager = manager
-        manager.set_layouts(context.layout_desc_registry.find_group_layout_descs)
+        registry = context.layout_desc_registry
+        manager.set_layouts(registry.find_group_layout_descs)
+        register = registry.register
+
+        def register_and_tell(model_name: str, world_size: int, *more: Any, **named: Any) -> None:
+            register(model_name, world_size, *more, **named)
+            manager.worker_registered(model_name, world_size)
+
+        registry.register = register_and_tell
 
     @property
     def context(self) -> Any:
