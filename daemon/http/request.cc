@@ -77,10 +77,7 @@ Step status(const Call& call) { return status_from(command_for(call, "status"), 
 Step metrics_text(const Call&) {
   return ask_kind(Question::Kind::kMetrics, [](const Answer& answer) -> Step {
     if (answer.code != 0 || !answer.metrics) return say_refusal(answer);
-    return {
-        {},
-        {},
-        {.status = 200, .body = metrics::text_of(*answer.metrics), .content_type = metrics::kContentType, .allow = {}}};
+    return add_adapter_metrics(metrics::text_of(*answer.metrics));
   });
 }
 Step map(const Call& call) { return ask(command_for(call, "map"), as_it_is); }
@@ -172,6 +169,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/status", Body::kNone, true, status},
     {"GET", "/map", Body::kNone, true, map},
     {"GET", "/clients", Body::kNone, true, list_clients},
+    {"GET", "/adapters", Body::kNone, true, list_adapters},
     {"GET", "/tenants", Body::kNone, true, list_tenants},
     {"GET", "/page.css", Body::kNone, false, page_style},
     {"GET", "/page.js", Body::kNone, false, page_script},

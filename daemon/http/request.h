@@ -73,6 +73,11 @@ nlohmann::json object_in(const Call& call, std::initializer_list<const char*> fi
 // percent-encoded text; nothing when an escape is broken. Any byte may come out, zero, too: names of tenants are bytes.
 std::optional<std::string> decoded(std::string_view text);
 
+// adapters.cc
+Step list_adapters(const Call& call);
+// The reply to /metrics: this text, and families of adapters where a user has a register for a pool.
+Step add_adapter_metrics(std::string text);
+
 // lists.cc
 Step list_clients(const Call& call);
 Step list_tenants(const Call& call);

@@ -7,7 +7,7 @@
  *
  *   HOT   the weights as the file has them, bit for bit, in pages of the pool
  *   WARM  8-bit integers with a scale for each row, in pages of the pool; about half of the bytes
- *   COLD  the file alone
+ *   COLD  the file alone; or blocks in a tier of maru-tierd
  *
  * A register, a file in memory that all processes of a user share, has the names, what is resident, and how often each adapter
  * was used of late. The library decides from it which form an adapter has: maru_adapters_rebalance(). The pool stays a cache:
@@ -99,7 +99,10 @@ typedef struct maru_adapters_options {
   uint32_t reserved0;
   uint64_t (*now_ms)(void *context); /* the clock of the rules, in milliseconds. NULL: the machine's monotonic one */
   void *now_context;
-  uint64_t reserved[4];
+  const char
+      *tier_socket; /* of a maru-tierd whose tiers may have forms that marud has evicted: they are asked before the file
+                              is read. NULL: $MARU_TIER_SOCKET, and no tier where that is not set; "": no tier */
+  uint64_t reserved[3];
 } maru_adapters_options;
 
 /* Opens the register, and makes it where there is none. The first process decides entries_max, the budgets, the rules, the base
@@ -182,7 +185,8 @@ typedef struct maru_adapter_info {
   uint64_t file_bytes;
   uint64_t hot_bytes; /* of pages that the form takes, or would take */
   uint64_t warm_bytes;
-  uint8_t checksum[16];           /* XXH3-128 of the tensors' bytes in the file; zeros until they were read once */
+  uint8_t checksum[16];           /* XXH3-128 of the sums of the tensors in the order of the file, each the XXH3-128 of
+                                     a tensor's bytes; zeros until they were read once */
   uint32_t window_uses;           /* in the last window */
   uint32_t hot_parts, warm_parts; /* blocks of the form */
   uint32_t reserved0;
@@ -204,14 +208,15 @@ typedef struct maru_adapters_statistics {
   uint64_t hot_bytes_max, warm_bytes_max;
   uint64_t hot_adapters_max, warm_adapters_max;
   uint64_t acquires_hot, acquires_warm, acquires_cold; /* by what was resident when the adapter was asked for */
-  uint64_t loads, loaded_bytes; /* forms that were made from a file, and the bytes that were read for them */
+  uint64_t loads, loaded_bytes; /* forms that were made from a file or a tier, and the bytes that were read for them */
   uint64_t promotions, demotions;
   uint64_t evicted;        /* forms that marud had taken when they were wanted */
   uint64_t waits;          /* for another process's load */
   uint64_t refusals;       /* because a budget was used up */
   uint64_t repairs;        /* forms that a dead process had left unfinished */
   uint64_t register_bytes; /* of the register's file, most of it without memory until it is used */
-  uint64_t reserved[4];
+  uint64_t tier_loads;     /* of the loads, those from a tier */
+  uint64_t reserved[3];
 } maru_adapters_statistics;
 
 MARU_ADAPTERS_PUBLIC int maru_adapters_get_statistics(maru_adapters *adapters,

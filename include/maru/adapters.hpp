@@ -12,12 +12,12 @@
 #define MARU_ADAPTERS_HPP
 
 #include <maru/adapters.h>
+#include <maru/answer.hpp>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,48 +27,9 @@
 namespace maru {
 inline namespace api_0 {
 
-struct AdapterRefusal {
-  int code = 0;                      // errno, positive; 0: nothing was refused
-  maru_adapters_reason reason = {};  // a sentence; empty for a code alone
-};
-
+using AdapterRefusal = RefusalWith<maru_adapters_reason>;
 template <typename T>
-class [[nodiscard]] AdapterAnswer {
- public:
-  AdapterAnswer(T value) : value_(std::move(value)) {}
-  AdapterAnswer(const AdapterRefusal& refusal) : refusal_(refusal) {}
-
-  bool ok() const { return value_.has_value(); }
-  explicit operator bool() const { return ok(); }
-  int error() const { return refusal_.code; }  // 0 when there is a value
-  std::string_view reason() const { return refusal_.reason.text; }
-
-  // Only when ok().
-  T& operator*() & { return *value_; }
-  const T& operator*() const& { return *value_; }
-  T&& operator*() && { return std::move(*value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
-
- private:
-  std::optional<T> value_;
-  AdapterRefusal refusal_;
-};
-
-template <>
-class [[nodiscard]] AdapterAnswer<void> {
- public:
-  AdapterAnswer() = default;
-  AdapterAnswer(const AdapterRefusal& refusal) : refusal_(refusal) {}
-
-  bool ok() const { return refusal_.code == 0; }
-  explicit operator bool() const { return ok(); }
-  int error() const { return refusal_.code; }
-  std::string_view reason() const { return refusal_.reason.text; }
-
- private:
-  AdapterRefusal refusal_;
-};
+using AdapterAnswer = AnswerWith<T, maru_adapters_reason>;
 
 class Adapter {
  public:

@@ -8,6 +8,7 @@
 #ifndef MARU_LAYOUT_HPP
 #define MARU_LAYOUT_HPP
 
+#include <maru/answer.hpp>
 #include <maru/layout.h>
 
 #include <array>
@@ -15,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,49 +25,9 @@
 namespace maru {
 inline namespace api_0 {
 
-// Why there is no value.
-struct Refusal {
-  int code = 0;                    // errno, positive; 0: nothing was refused
-  maru_layout_reason reason = {};  // a sentence; empty for a code alone
-};
-
+using Refusal = RefusalWith<maru_layout_reason>;
 template <typename T>
-class [[nodiscard]] Answer {
- public:
-  Answer(T value) : value_(std::move(value)) {}
-  Answer(const Refusal& refusal) : refusal_(refusal) {}
-
-  bool ok() const { return value_.has_value(); }
-  explicit operator bool() const { return ok(); }
-  int error() const { return refusal_.code; }  // 0 when there is a value
-  std::string_view reason() const { return refusal_.reason.text; }
-
-  // Only when ok().
-  T& operator*() & { return *value_; }
-  const T& operator*() const& { return *value_; }
-  T&& operator*() && { return std::move(*value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
-
- private:
-  std::optional<T> value_;
-  Refusal refusal_;
-};
-
-template <>
-class [[nodiscard]] Answer<void> {
- public:
-  Answer() = default;
-  Answer(const Refusal& refusal) : refusal_(refusal) {}
-
-  bool ok() const { return refusal_.code == 0; }
-  explicit operator bool() const { return ok(); }
-  int error() const { return refusal_.code; }
-  std::string_view reason() const { return refusal_.reason.text; }
-
- private:
-  Refusal refusal_;
-};
+using Answer = AnswerWith<T, maru_layout_reason>;
 
 // An array of Layout is an array of maru_layout. What is in it is checked by each call, and not before.
 struct Layout : maru_layout {

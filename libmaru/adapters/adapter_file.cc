@@ -3,13 +3,20 @@
 #include "libmaru/adapters/weights.h"
 
 #define XXH_INLINE_ALL
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <memory>
+#include <mutex>
+#include <new>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -18,6 +25,21 @@ namespace {
 
 constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
+constexpr uint64_t kPieceBytes = 128u << 10;
+constexpr uint64_t kRowsTogether = 32;  // as many as fill whole lines of the rows that they become
+constexpr uint64_t kThreadsMax = 8;
+constexpr uint64_t kBytesAThread = 4u << 20;  // below, a thread costs more than it saves
+
+uint64_t rows_of_piece(uint64_t row_bytes) {
+  const uint64_t rows = std::max<uint64_t>(kPieceBytes / row_bytes, 1);
+  return rows < kRowsTogether ? rows : rows / kRowsTogether * kRowsTogether;
+}
+
+// That this thread may use.
+int processors() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 // A path below a directory: neither "..", nor a link, nor a link of /proc leads out of it. The kernel checks it at each
 // step, so a link that another process exchanges meanwhile changes nothing.
@@ -122,33 +144,79 @@ int AdapterFile::open(const std::string& root, const std::string& folder, maru_a
   return parse_tensor_list(header, file_bytes - data_offset_, &tensors_, reason);
 }
 
-int AdapterFile::read_tensors(const std::function<void(size_t, std::span<const std::byte>)>& take,
-                              Checksum* ret_checksum, maru_adapters_reason* reason) const {
-  uint64_t most = 0;
-  for (const Tensor& tensor : tensors_) most = std::max(most, tensor.bytes);
-  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[most]);
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> sum(XXH3_createState(), XXH3_freeState);
-  if (!memory || !sum) return fail(reason, ENOMEM, "no memory for a tensor of %llu bytes", ull{most});
-  XXH3_128bits_reset(sum.get());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& tensor = tensors_[i];
-    if (int status = read_exactly(weights_.get(), data_offset_ + tensor.offset, memory.get(), tensor.bytes); status < 0)
-      return fail(reason, status == -ENODATA ? ESTALE : -status, "cannot read tensor \"%s\": %s",
-                  shown(tensor.name).c_str(),
-                  status == -ENODATA ? "the file became shorter meanwhile" : std::strerror(-status));
-    const uint64_t count = tensor.rows * tensor.columns;
-    if (const uint64_t at = find_no_number(memory.get(), tensor.element, count); at < count)
+// A piece stays in the second level of the cache from its reading to its last use.
+int AdapterFile::read_tensor(size_t number, TensorSink& sink, Checksum* ret_checksum,
+                             maru_adapters_reason* reason) const {
+  const Tensor& tensor = tensors_[number];
+  const uint64_t row_bytes = tensor.bytes / tensor.rows;
+  const auto refuse = [&](int code, const char* why) {
+    return fail(reason, code, "cannot read tensor \"%s\": %s", shown(tensor.name).c_str(), why);
+  };
+  const std::unique_ptr<Checksummer> sum = make_checksummer();
+  if (!sum) return refuse(ENOMEM, std::strerror(ENOMEM));
+  for (uint64_t first = 0, rows = 0; first < tensor.rows; first += rows) {
+    rows = std::min(tensor.rows - first, rows_of_piece(row_bytes));
+    std::byte* const piece = sink.place(number, first, &rows);
+    const uint64_t bytes = rows * row_bytes;
+    if (int status = read_exactly(weights_.get(), data_offset_ + tensor.offset + first * row_bytes, piece, bytes);
+        status < 0)
+      return status == -ENODATA ? refuse(ESTALE, "the file became shorter meanwhile")
+                                : refuse(-status, std::strerror(-status));
+    const uint64_t count = rows * tensor.columns;
+    if (const uint64_t at = find_no_number(piece, tensor.element, count); at < count)
       return fail(reason, EBADMSG, "tensor \"%s\": the weight [%llu, %llu] is NaN or infinite",
-                  shown(tensor.name).c_str(), ull{at / tensor.columns}, ull{at % tensor.columns});
-    XXH3_128bits_update(sum.get(), memory.get(), tensor.bytes);
-    take(i, {memory.get(), tensor.bytes});
+                  shown(tensor.name).c_str(), ull{first + at / tensor.columns}, ull{at % tensor.columns});
+    sum->add(piece, bytes);
+    sink.take(number, first, rows);
   }
+  *ret_checksum = sum->sum();
+  return 0;
+}
+
+int AdapterFile::read_tensors(const std::function<std::unique_ptr<TensorSink>()>& make_sink, Checksum* ret_checksum,
+                              maru_adapters_reason* reason) const {
+  std::vector<Checksum> sums(tensors_.size());
+  std::atomic<size_t> next = 0;
+  // Of the first tensor that was refused; tensors behind it may have been left out.
+  std::mutex mutex;
+  size_t refused = tensors_.size();
+  int refusal = 0;
+  const auto work = [&] {
+    const auto say = [&](size_t tensor, int status, const maru_adapters_reason& why) {
+      const std::lock_guard guard(mutex);
+      next.store(tensors_.size(), std::memory_order_relaxed);
+      if (tensor >= refused && refusal != 0) return;
+      refused = tensor, refusal = status;
+      if (reason != nullptr) *reason = why;
+    };
+    maru_adapters_reason why = {};
+    try {
+      const std::unique_ptr<TensorSink> sink = make_sink();
+      for (size_t at = 0; (at = next.fetch_add(1, std::memory_order_relaxed)) < tensors_.size();)
+        if (const int status = read_tensor(at, *sink, &sums[at], &why); status < 0) return say(at, status, why);
+    } catch (const std::bad_alloc&) {
+      say(tensors_.size(), fail(&why, ENOMEM, "this process has no memory left to read the weights"), why);
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const uint64_t threads = std::min({uint64_t(std::max(1, processors())), kThreadsMax, tensors_.size(),
+                                       weights_identity_.bytes / kBytesAThread + 1});
+    try {
+      while (helpers.size() + 1 < threads) helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+      // With fewer, then.
+    }
+    work();
+  }
+  if (refusal != 0) return refusal;
   FileIdentity now;
   if (identify(weights_.get(), &now) < 0 || now != weights_identity_)
     return fail(reason, ESTALE, "the file of the weights changed while it was read: load the adapter again");
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(sum.get()));
-  std::memcpy(ret_checksum->data(), canonical.digest, ret_checksum->size());
+  const std::unique_ptr<Checksummer> all = make_checksummer();
+  if (!all) return fail(reason, ENOMEM, "this process has no memory left to read the weights");
+  all->add(reinterpret_cast<const std::byte*>(sums.data()), sums.size() * sizeof(Checksum));
+  *ret_checksum = all->sum();
   return 0;
 }
 

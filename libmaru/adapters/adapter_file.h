@@ -5,6 +5,7 @@
 #include "libmaru/base/file_descriptor.h"
 
 #include <functional>
+#include <memory>
 
 namespace maru::adapters {
 
@@ -12,6 +13,32 @@ namespace maru::adapters {
 struct FileIdentity {
   uint64_t device = 0, inode = 0, bytes = 0, modified_ns = 0;
   bool operator==(const FileIdentity&) const = default;
+};
+
+// What takes the rows of tensors as they are read. Used by one thread; the rows of a tensor come in their order.
+class TensorSink {
+ public:
+  virtual ~TensorSink() = default;
+  // Where the rows from `first` on are to be read to. Lowers *rows to as many as the place has room for, at least 1.
+  virtual std::byte* place(size_t tensor, uint64_t first, uint64_t* rows) = 0;
+  // They are there, and each weight is a number.
+  virtual void take(size_t tensor, uint64_t first, uint64_t rows) = 0;
+};
+
+// Lets the rows be read and checked, and keeps none.
+class CheckingSink : public TensorSink {
+ public:
+  explicit CheckingSink(const std::vector<Tensor>& tensors) : tensors_(tensors) {}
+  std::byte* place(size_t tensor, uint64_t, uint64_t* rows) override {
+    const uint64_t bytes = *rows * (tensors_[tensor].bytes / tensors_[tensor].rows);
+    if (memory_.size() < bytes) memory_.resize(bytes);
+    return memory_.data();
+  }
+  void take(size_t, uint64_t, uint64_t) override {}
+
+ private:
+  const std::vector<Tensor>& tensors_;
+  std::vector<std::byte> memory_;
 };
 
 class AdapterFile {
@@ -25,13 +52,14 @@ class AdapterFile {
   // Of the config and of the header: changes with each of their bytes.
   uint64_t headers_hash() const { return headers_hash_; }
 
-  // Reads all tensors in the order of the file, each whole, checks that each weight is a number, and calls `take` with the
-  // bytes, which it may keep no longer than the call. Errors: -EBADMSG; -ESTALE the file changed meanwhile; those of
-  // reading.
-  int read_tensors(const std::function<void(size_t tensor, std::span<const std::byte> bytes)>& take,
-                   Checksum* ret_checksum, maru_adapters_reason* reason) const;
+  // Reads all tensors, each piece once, and checks that each weight is a number; large files with several threads, each with a
+  // reader's work of its own from `make_sink`. Errors: -EBADMSG; -ESTALE the file changed meanwhile; those of reading.
+  int read_tensors(const std::function<std::unique_ptr<TensorSink>()>& make_sink, Checksum* ret_checksum,
+                   maru_adapters_reason* reason) const;
 
  private:
+  int read_tensor(size_t number, TensorSink& sink, Checksum* ret_checksum, maru_adapters_reason* reason) const;
+
   PeftConfig config_;
   std::vector<Tensor> tensors_;
   FileDescriptor weights_;

@@ -10,8 +10,6 @@
 namespace maru::adapters {
 namespace {
 
-void count(std::atomic<uint64_t>& counter, uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
-
 uint32_t doing_of(const Entry& entry, Form form) {
   return entry.words[index_of(form)].doing.load(std::memory_order_relaxed);
 }
@@ -57,9 +55,7 @@ bool AdapterSet::is_stale(uint32_t number, Form form) {
 }
 
 // Makes a form, or lets another process finish what it does with it. 0: it was made; -EAGAIN: look again.
-// `ret_parts` keeps the form from eviction for as long as the caller keeps it.
-int AdapterSet::bring(const Name& name, Form form, Pressure pressure, std::optional<NewParts>& ret_parts,
-                      maru_adapters_reason* reason) {
+int AdapterSet::bring(const Name& name, Form form, Pressure pressure, Fresh& ret_fresh, maru_adapters_reason* reason) {
   {
     const Register::Locked locked = register_.lock();
     if (!locked.ok()) return locked_too_long(reason);
@@ -75,12 +71,12 @@ int AdapterSet::bring(const Name& name, Form form, Pressure pressure, std::optio
   int status = 0;
   try {
     step(Step::kMakingBegun);
-    status = make(name.number, form, pressure, ret_parts.emplace(client_), reason);
+    status = make(name.number, form, pressure, ret_fresh, reason);
   } catch (const std::bad_alloc&) {
     status = fail(reason, ENOMEM, "this process has no memory left to make the adapter's form");
   }
   if (status < 0) {
-    ret_parts.reset();
+    ret_fresh.let_go();
     (void)take_out(name.number, form);
   }
   intent.set_resident(status == 0);
@@ -88,7 +84,7 @@ int AdapterSet::bring(const Name& name, Form form, Pressure pressure, std::optio
 }
 
 int AdapterSet::wait_for_other(const Name& name, Form form, maru_adapters_reason* reason) {
-  count(register_.head().counters.waits);
+  register_.count(format::kAdapterWaits);
   const uint32_t timeout_ms = wish_.in_register.timeout_ms;
   for (uint32_t waited_ms = 0; waited_ms < timeout_ms; waited_ms += kLookMs) {
     const uint32_t seen = doing_of(register_.entry(name.number), form);
@@ -147,26 +143,42 @@ int AdapterSet::make_room(uint32_t number, Form form, Pressure pressure, maru_ad
     candidates = victims(number, form, pressure);
   }
   for (const Name& victim : candidates) {
-    if (remove(victim, form) == 0 && form == Form::kHot) count(register_.head().counters.demotions);
+    if (remove(victim, form) == 0 && form == Form::kHot) register_.count(format::kAdapterDemotions);
     const Register::Locked locked = register_.lock();
     if (!locked.ok()) return locked_too_long(reason);
     if (has_room(form)) return 0;
   }
   const Head& head = register_.head();
   const uint32_t at = index_of(form);
-  count(register_.head().counters.refusals);
+  register_.count(format::kAdapterRefusals);
   return fail(reason, EDQUOT,
               "the %s budget (%llu adapters, %llu bytes) is used up, and processes hold what is there: release some, "
               "or raise it",
               form == Form::kHot ? "HOT" : "WARM", ull{head.rules.adapters_max[at]}, ull{head.rules.bytes_max[at]});
 }
 
-int AdapterSet::make(uint32_t number, Form form, Pressure pressure, NewParts& parts, maru_adapters_reason* reason) {
+int AdapterSet::make(uint32_t number, Form form, Pressure pressure, Fresh& fresh, maru_adapters_reason* reason) {
   if (const int status = make_room(number, form, pressure, reason); status < 0) return status;
   const Name name = {number, register_.entry(number).life.load(std::memory_order_relaxed)};
-  if (form == Form::kWarm && register_.is_resident(number, Form::kHot) && make_from_hot(name, parts, reason) == 0)
+  fresh.let_go();  // of what an attempt before has left
+  if (form == Form::kWarm && register_.is_resident(number, Form::kHot) &&
+      make_from_hot(name, fresh.parts.emplace(client_), reason) == 0)
     return 0;
-  return make_from_file(number, form, parts, reason);
+  if (!wish_.tier_socket.empty() && make_from_tier(number, form, fresh.tier) == 0) return 0;
+  return make_from_file(number, form, fresh.parts.emplace(client_), reason);
+}
+
+// The keys follow from the file that was loaded, so a tier has its weights or none. It needs no look at the file.
+int AdapterSet::make_from_tier(uint32_t number, Form form, TierHold& tier) const {
+  const PartKeys keys(register_.entry(number), form, part_bytes());
+  uint64_t bytes = 0;
+  const int status = tier.load(wish_.tier_socket, keys, wish_.in_register.timeout_ms, &bytes);
+  if (status < 0) return status;
+  register_.count(format::kAdapterLoads);
+  register_.count(format::kAdapterTierLoads);
+  register_.count(format::kAdapterLoadedBytes, bytes);
+  step(Step::kStored);
+  return 0;
 }
 
 int AdapterSet::make_from_file(uint32_t number, Form form, NewParts& parts, maru_adapters_reason* reason) {
@@ -195,19 +207,18 @@ int AdapterSet::make_from_file(uint32_t number, Form form, NewParts& parts, maru
     roles[files.tensors[module].a] = {module, true};
     roles[files.tensors[module].b] = {module, false};
   }
-  FormWriter writer(manifest, *placement, files.manifest.element, parts);
-  const auto take = [&](size_t tensor, std::span<const std::byte> bytes) {
-    const auto [module, is_a] = roles[tensor];
-    is_a ? writer.write_a(module, bytes) : writer.write_b(module, bytes);
-  };
-  if (const int status = files.file.read_tensors(take, &manifest.checksum, reason); status < 0) return status;
-  writer.write_manifest();
+  const FormPlan plan = {manifest, *placement, files.manifest.element, parts};
+  if (const int status =
+          files.file.read_tensors([&] { return std::make_unique<FormSink>(plan, roles); }, &manifest.checksum, reason);
+      status < 0)
+    return status;
+  write_manifest(plan);
   step(Step::kFilled);
   if (const int status = parts.store(keys, [&](size_t) { step(Step::kStoringPart); }); status < 0)
     return fail(reason, -status, "cannot store the adapter in the pool: %s", std::strerror(-status));
   step(Step::kStored);
-  count(register_.head().counters.loads);
-  count(register_.head().counters.loaded_bytes, entry.file_bytes);
+  register_.count(format::kAdapterLoads);
+  register_.count(format::kAdapterLoadedBytes, entry.file_bytes);
   const Register::Locked locked = register_.lock();
   if (locked.ok()) std::memcpy(entry.checksum, manifest.checksum.data(), manifest.checksum.size());
   return 0;
@@ -229,10 +240,9 @@ int AdapterSet::make_from_hot(const Name& name, NewParts& parts, maru_adapters_r
     return fail(reason, EBADMSG, "the register is damaged");
   if (const int status = parts.allocate(*placement, part_bytes()); status < 0) return status;
   step(Step::kAllocated);
-  FormWriter writer(manifest, *placement, source, parts);
-  for (size_t module = 0; module < manifest.modules.size(); ++module)
-    writer.write_from(module, hot->shape->placement, hot->parts.parts());
-  writer.write_manifest();
+  const FormPlan plan = {manifest, *placement, source, parts};
+  write_form(plan, hot->shape->placement, hot->parts.parts());
+  write_manifest(plan);
   step(Step::kFilled);
   const int status = parts.store(keys, [&](size_t) { step(Step::kStoringPart); });
   if (status == 0) step(Step::kStored);
@@ -245,7 +255,7 @@ int AdapterSet::take_out(uint32_t number, Form form) const {
   return remove_parts(client_, keys, [&] { step(Step::kDeepestRemoved); });
 }
 
-int AdapterSet::remove(const Name& name, Form form) {
+int AdapterSet::remove(const Name& name, Form form, Rest rest) {
   {
     const Register::Locked locked = register_.lock();
     if (!locked.ok()) return -ETIMEDOUT;
@@ -254,16 +264,18 @@ int AdapterSet::remove(const Name& name, Form form) {
   }
   Intent intent(*this, name, form, true);
   step(Step::kRemovingBegun);
-  const int status = take_out(name.number, form);
+  const int status = rest == Rest::kLeave ? 0 : take_out(name.number, form);
   if (status == 0) step(Step::kPartsRemoved);
   intent.set_resident(status < 0);
   return status;
 }
 
-// The register says that a form is there, and the pool says that it is not.
+// The register says that a form is there, and the pool says that it is not. Where a tier may have it, the parts that are left
+// stay: a tier forgets a block that a client deletes.
 void AdapterSet::forget_evicted(const Name& name, Form form) {
   if (is_there(name.number, form)) return;
-  if (remove(name, form) == 0) count(register_.head().counters.evicted);
+  if (remove(name, form, wish_.tier_socket.empty() ? Rest::kTake : Rest::kLeave) == 0)
+    register_.count(format::kAdapterEvicted);
 }
 
 void AdapterSet::repair(uint32_t number, Form form) {
@@ -279,7 +291,7 @@ void AdapterSet::repair(uint32_t number, Form form) {
   // What the dead process stored may be whole, and held by others by now: then it stays.
   Intent intent(*this, name, form, false);
   intent.set_resident(take_out(number, form) < 0);
-  count(register_.head().counters.repairs);
+  register_.count(format::kAdapterRepairs);
 }
 
 void AdapterSet::repair_all() {

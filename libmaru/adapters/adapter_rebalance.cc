@@ -39,8 +39,7 @@ std::vector<AdapterSet::Wanted> AdapterSet::wanted_moves(uint64_t now_ms) const 
 }
 
 bool AdapterSet::do_move(const Wanted& wanted) {
-  Counters& counters = register_.head().counters;
-  std::optional<NewParts> parts;
+  Fresh fresh;
   switch (wanted.move) {
     case Move::kStay: return false;
     case Move::kDrop: return remove(wanted.name, Form::kWarm) == 0;
@@ -48,18 +47,18 @@ bool AdapterSet::do_move(const Wanted& wanted) {
       // Not for an adapter that is held: the smaller form would be a second one.
       if (is_own(wanted.name.number, Form::kHot)) return false;
       // Where there is no room for the smaller form, the file is left.
-      (void)bring(wanted.name, Form::kWarm, Pressure::kRules, parts, nullptr);
+      (void)bring(wanted.name, Form::kWarm, Pressure::kRules, fresh, nullptr);
       if (remove(wanted.name, Form::kHot) < 0) {
-        parts.reset();
+        fresh.let_go();
         (void)remove(wanted.name, Form::kWarm);
         return false;
       }
-      counters.demotions.fetch_add(1, std::memory_order_relaxed);
+      register_.count(format::kAdapterDemotions);
       return true;
     case Move::kPromote:
-      if (bring(wanted.name, Form::kHot, Pressure::kRules, parts, nullptr) < 0) return false;
+      if (bring(wanted.name, Form::kHot, Pressure::kRules, fresh, nullptr) < 0) return false;
       (void)remove(wanted.name, Form::kWarm);
-      counters.promotions.fetch_add(1, std::memory_order_relaxed);
+      register_.count(format::kAdapterPromotions);
       return true;
   }
   return false;

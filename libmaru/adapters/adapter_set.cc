@@ -84,7 +84,8 @@ int AdapterSet::load(const std::string& name, const std::string& folder, uint32_
     if (const int status = measure(files.manifest, form, &sizes[index_of(form)], reason); status < 0) return status;
   Checksum checksum = {};
   if ((flags & MARU_ADAPTERS_LOAD_LAZY) == 0)
-    if (const int status = files.file.read_tensors([](size_t, std::span<const std::byte>) {}, &checksum, reason);
+    if (const int status = files.file.read_tensors([&] { return std::make_unique<CheckingSink>(files.file.tensors()); },
+                                                   &checksum, reason);
         status < 0)
       return status;
   const FileIdentity& identity = files.file.weights_identity();
@@ -211,17 +212,17 @@ int AdapterSet::acquire(const std::string& name, uint32_t want, maru_adapter** r
   Name own = {};
   if (const int status = look_up(name, &own, reason); status < 0) return status;
   Entry& entry = register_.entry(own.number);
-  Counters& counters = register_.head().counters;
   const uint64_t now_ms = wish_.now_ms();
   count_use(entry, register_.rules(), now_ms);
-  // Totals for people: nothing is decided by them.
-  const auto count = [](std::atomic<uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
+  const auto count_found = [&](Form form) {
+    register_.count(form == Form::kHot ? format::kAdapterAcquiresHot : format::kAdapterAcquiresWarm);
+  };
   if (maru_adapter* const held = own_hold(own, want)) {
-    count(held->form == Form::kHot ? counters.acquires_hot : counters.acquires_warm);
+    count_found(held->form);
     *ret_adapter = held;
     return 0;
   }
-  std::optional<NewParts> parts;
+  Fresh fresh;
   for (int tries = 0; tries < kTriesMax; ++tries) {
     for (const Form form : {Form::kHot, Form::kWarm}) {
       if (want == MARU_ADAPTER_EXACT && form != Form::kHot) continue;
@@ -229,18 +230,18 @@ int AdapterSet::acquire(const std::string& name, uint32_t want, maru_adapter** r
           entry.words[index_of(form)].doing.load(std::memory_order_relaxed) == uint32_t(Doing::kMaking))
         continue;
       const int status = hold(own, form, ret_adapter);
-      if (status == 0 && tries == 0) count(form == Form::kHot ? counters.acquires_hot : counters.acquires_warm);
+      if (status == 0 && tries == 0) count_found(form);
       if (status == 0) return 0;
       if (!is_same(own)) return fail(reason, ENOENT, "the adapter \"%s\" was unloaded meanwhile", name.c_str());
       if (status != -ENOENT && status != -EBADMSG && status != -EMSGSIZE)
         return fail(reason, -status, "cannot hold \"%s\" in the pool: %s", name.c_str(), std::strerror(-status));
       forget_evicted(own, form);
     }
-    if (tries == 0) count(counters.acquires_cold);
+    if (tries == 0) register_.count(format::kAdapterAcquiresCold);
     const Form form = want == MARU_ADAPTER_EXACT
                           ? Form::kHot
                           : form_for(register_.rules(), window_uses(entry, register_.rules(), now_ms));
-    if (const int status = bring(own, form, Pressure::kDemand, parts, reason); status < 0 && status != -EAGAIN)
+    if (const int status = bring(own, form, Pressure::kDemand, fresh, reason); status < 0 && status != -EAGAIN)
       return status;
   }
   return fail(reason, ENOSPC,
@@ -275,7 +276,7 @@ int AdapterSet::prefetch(const std::string& name, uint32_t want) {
   Name own = {};
   if (const int status = look_up(name, &own, nullptr); status < 0) return status;
   const Entry& entry = register_.entry(own.number);
-  std::optional<NewParts> parts;
+  Fresh fresh;
   for (int tries = 0; tries < kTriesMax; ++tries) {
     for (const Form form : {Form::kHot, Form::kWarm}) {
       if (want == MARU_ADAPTER_EXACT && form != Form::kHot) continue;
@@ -287,7 +288,7 @@ int AdapterSet::prefetch(const std::string& name, uint32_t want) {
     }
     const uint32_t uses = window_uses(entry, register_.rules(), wish_.now_ms());
     const Form form = want == MARU_ADAPTER_EXACT ? Form::kHot : form_for(register_.rules(), uses);
-    if (const int status = bring(own, form, Pressure::kDemand, parts, nullptr); status < 0 && status != -EAGAIN)
+    if (const int status = bring(own, form, Pressure::kDemand, fresh, nullptr); status < 0 && status != -EAGAIN)
       return status;
   }
   return -ENOSPC;
@@ -351,8 +352,6 @@ int AdapterSet::statistics(maru_adapters_statistics* ret_statistics) {
   const Register::Locked locked = register_.lock();
   if (!locked.ok()) return -ETIMEDOUT;
   const Head& head = register_.head();
-  const Counters& c = head.counters;
-  const auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
   constexpr uint32_t kHot = index_of(Form::kHot), kWarm = index_of(Form::kWarm);
   maru_adapters_statistics s = {};
   s.size = sizeof(s);
@@ -361,11 +360,18 @@ int AdapterSet::statistics(maru_adapters_statistics* ret_statistics) {
   s.hot_bytes = head.resident_bytes[kHot], s.warm_bytes = head.resident_bytes[kWarm];
   s.hot_bytes_max = head.rules.bytes_max[kHot], s.warm_bytes_max = head.rules.bytes_max[kWarm];
   s.hot_adapters_max = head.rules.adapters_max[kHot], s.warm_adapters_max = head.rules.adapters_max[kWarm];
-  s.acquires_hot = value(c.acquires_hot), s.acquires_warm = value(c.acquires_warm),
-  s.acquires_cold = value(c.acquires_cold);
-  s.loads = value(c.loads), s.loaded_bytes = value(c.loaded_bytes);
-  s.promotions = value(c.promotions), s.demotions = value(c.demotions);
-  s.evicted = value(c.evicted), s.waits = value(c.waits), s.refusals = value(c.refusals), s.repairs = value(c.repairs);
+  s.acquires_hot = register_.total(format::kAdapterAcquiresHot);
+  s.acquires_warm = register_.total(format::kAdapterAcquiresWarm);
+  s.acquires_cold = register_.total(format::kAdapterAcquiresCold);
+  s.loads = register_.total(format::kAdapterLoads);
+  s.loaded_bytes = register_.total(format::kAdapterLoadedBytes);
+  s.tier_loads = register_.total(format::kAdapterTierLoads);
+  s.promotions = register_.total(format::kAdapterPromotions);
+  s.demotions = register_.total(format::kAdapterDemotions);
+  s.evicted = register_.total(format::kAdapterEvicted);
+  s.waits = register_.total(format::kAdapterWaits);
+  s.refusals = register_.total(format::kAdapterRefusals);
+  s.repairs = register_.total(format::kAdapterRepairs);
   s.register_bytes = head.file_bytes;
   *ret_statistics = s;
   return 0;

@@ -11,6 +11,7 @@
 #include "libmaru/adapters/adapter_file.h"
 #include "libmaru/adapters/pool_form.h"
 #include "libmaru/adapters/register.h"
+#include "libmaru/adapters/tier_hold.h"
 
 #include <functional>
 #include <mutex>
@@ -59,6 +60,7 @@ class AdapterSet {
   struct Wish {
     Register::Wish in_register;
     std::string root;
+    std::string tier_socket;  // empty: no tier
     std::vector<BaseModule> base;
     std::function<uint64_t()> now_ms;
     std::function<void(Step)> at_step;  // tests only; may be empty
@@ -121,13 +123,22 @@ class AdapterSet {
   bool is_own(uint32_t number, Form form);
 
   // Moves (adapter_moves.cc).
-  int bring(const Name& name, Form form, Pressure pressure, std::optional<NewParts>& ret_parts,
-            maru_adapters_reason* reason);
+  // A form that was made, or brought from a tier, kept from eviction until the caller holds it.
+  struct Fresh {
+    std::optional<NewParts> parts;
+    TierHold tier;
+    void let_go() {
+      parts.reset();
+      tier.let_go();
+    }
+  };
+  int bring(const Name& name, Form form, Pressure pressure, Fresh& ret_fresh, maru_adapters_reason* reason);
   int wait_for_other(const Name& name, Form form, maru_adapters_reason* reason);
-  int make(uint32_t number, Form form, Pressure pressure, NewParts& parts, maru_adapters_reason* reason);
+  int make(uint32_t number, Form form, Pressure pressure, Fresh& fresh, maru_adapters_reason* reason);
   int make_room(uint32_t number, Form form, Pressure pressure, maru_adapters_reason* reason);
   bool has_room(Form form) const;
   std::vector<Name> victims(uint32_t number, Form form, Pressure pressure);
+  int make_from_tier(uint32_t number, Form form, TierHold& tier) const;
   int make_from_file(uint32_t number, Form form, NewParts& parts, maru_adapters_reason* reason);
   int make_from_hot(const Name& name, NewParts& parts, maru_adapters_reason* reason);
   bool begin(const Name& name, Form form, Doing doing);
@@ -148,7 +159,8 @@ class AdapterSet {
     const Form form_;
     bool is_resident_;
   };
-  int remove(const Name& name, Form form);
+  enum class Rest { kTake, kLeave };  // of the parts, in the pool
+  int remove(const Name& name, Form form, Rest rest = Rest::kTake);
   int take_out(uint32_t number, Form form) const;
   void forget_evicted(const Name& name, Form form);
   bool is_stale(uint32_t number, Form form);

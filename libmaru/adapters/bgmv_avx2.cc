@@ -9,13 +9,15 @@ namespace maru::adapters {
 #if defined(__x86_64__)
 namespace {
 
-// Functions with these instructions; a lambda would have none of them.
 #define MARU_TARGET __attribute__((target("avx2,fma,f16c")))
+#define MARU_INLINE MARU_TARGET inline __attribute__((always_inline))
 
+using Vector = __m256;
 constexpr uint64_t kLanes = 8;
+constexpr unsigned kRequestsAtOnce = 2;
 
 template <Element kElement>
-MARU_TARGET inline __attribute__((always_inline)) __m256 load(const std::byte* row, uint64_t at) {
+MARU_INLINE Vector load(const std::byte* row, uint64_t at) {
   if constexpr (kElement == Element::kFloat32) return _mm256_loadu_ps(reinterpret_cast<const float*>(row + 4 * at));
   if constexpr (kElement == Element::kInt8)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + at))));
@@ -23,109 +25,23 @@ MARU_TARGET inline __attribute__((always_inline)) __m256 load(const std::byte* r
   if constexpr (kElement == Element::kFloat16) return _mm256_cvtph_ps(halves);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
-
-MARU_TARGET inline __attribute__((always_inline)) float sum_of(__m256 vector) {
+MARU_INLINE Vector zeros() { return _mm256_setzero_ps(); }
+MARU_INLINE Vector repeated(float value) { return _mm256_set1_ps(value); }
+MARU_INLINE Vector load_floats(const float* at) { return _mm256_loadu_ps(at); }
+MARU_INLINE void store_floats(float* at, Vector vector) { _mm256_storeu_ps(at, vector); }
+MARU_INLINE Vector fused_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+MARU_INLINE float sum_of(Vector vector) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps(vector, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-template <Element kElement, unsigned kRequests>
-MARU_TARGET void shrink_tile(const std::byte* const* rows, uint64_t columns, const float* const* inputs, float* sums) {
-  __m256 totals[kRequests][kRowsAtOnce];
-#pragma GCC unroll 4
-  for (unsigned request = 0; request < kRequests; ++request)
-#pragma GCC unroll 4
-    for (unsigned row = 0; row < kRowsAtOnce; ++row) totals[request][row] = _mm256_setzero_ps();
-  uint64_t at = 0;
-  for (; at + kLanes <= columns; at += kLanes) {
-    __m256 weights[kRowsAtOnce];
-#pragma GCC unroll 4
-    for (unsigned row = 0; row < kRowsAtOnce; ++row) weights[row] = load<kElement>(rows[row], at);
-#pragma GCC unroll 4
-    for (unsigned request = 0; request < kRequests; ++request) {
-      const __m256 input = _mm256_loadu_ps(inputs[request] + at);
-#pragma GCC unroll 4
-      for (unsigned row = 0; row < kRowsAtOnce; ++row)
-        totals[request][row] = _mm256_fmadd_ps(weights[row], input, totals[request][row]);
-    }
-  }
-#pragma GCC unroll 4
-  for (unsigned request = 0; request < kRequests; ++request)
-#pragma GCC unroll 4
-    for (unsigned row = 0; row < kRowsAtOnce; ++row) {
-      float sum = sum_of(totals[request][row]);
-      for (uint64_t rest = at; rest < columns; ++rest)
-        sum += weight_of(rows[row], kElement, rest) * inputs[request][rest];
-      sums[request * kRowsAtOnce + row] = sum;
-    }
-}
-
-template <Element kElement, unsigned kRequests>
-MARU_TARGET void expand_tile(const std::byte* const* rows, uint64_t first, uint64_t count, const float* factors,
-                             float* const* outputs) {
-  const uint64_t end = first + count;
-  uint64_t at = first;
-  for (; at + kLanes <= end; at += kLanes) {
-    __m256 weights[kRowsAtOnce];
-#pragma GCC unroll 4
-    for (unsigned row = 0; row < kRowsAtOnce; ++row) weights[row] = load<kElement>(rows[row], at);
-#pragma GCC unroll 4
-    for (unsigned request = 0; request < kRequests; ++request) {
-      __m256 output = _mm256_loadu_ps(outputs[request] + at);
-#pragma GCC unroll 4
-      for (unsigned row = 0; row < kRowsAtOnce; ++row)
-        output = _mm256_fmadd_ps(_mm256_set1_ps(factors[request * kRowsAtOnce + row]), weights[row], output);
-      _mm256_storeu_ps(outputs[request] + at, output);
-    }
-  }
-  for (; at < end; ++at)
-    for (unsigned request = 0; request < kRequests; ++request)
-      for (unsigned row = 0; row < kRowsAtOnce; ++row)
-        outputs[request][at] += factors[request * kRowsAtOnce + row] * weight_of(rows[row], kElement, at);
-}
-
-template <Element kElement>
-void shrink_of(const std::byte* const* rows, uint64_t columns, const float* const* inputs, unsigned requests,
-               float* sums) {
-  switch (requests) {
-    case 1: return shrink_tile<kElement, 1>(rows, columns, inputs, sums);
-    case 2: return shrink_tile<kElement, 2>(rows, columns, inputs, sums);
-  }
-}
-template <Element kElement>
-void expand_of(const std::byte* const* rows, uint64_t first, uint64_t count, const float* factors,
-               float* const* outputs, unsigned requests) {
-  switch (requests) {
-    case 1: return expand_tile<kElement, 1>(rows, first, count, factors, outputs);
-    case 2: return expand_tile<kElement, 2>(rows, first, count, factors, outputs);
-  }
-}
-
-void shrink(const std::byte* const* rows, Element element, uint64_t columns, const float* const* inputs,
-            unsigned requests, float* sums) {
-  switch (element) {
-    case Element::kFloat32: return shrink_of<Element::kFloat32>(rows, columns, inputs, requests, sums);
-    case Element::kFloat16: return shrink_of<Element::kFloat16>(rows, columns, inputs, requests, sums);
-    case Element::kBfloat16: return shrink_of<Element::kBfloat16>(rows, columns, inputs, requests, sums);
-    case Element::kInt8: return shrink_of<Element::kInt8>(rows, columns, inputs, requests, sums);
-  }
-}
-
-void expand(const std::byte* const* rows, Element element, uint64_t first, uint64_t count, const float* factors,
-            float* const* outputs, unsigned requests) {
-  switch (element) {
-    case Element::kFloat32: return expand_of<Element::kFloat32>(rows, first, count, factors, outputs, requests);
-    case Element::kFloat16: return expand_of<Element::kFloat16>(rows, first, count, factors, outputs, requests);
-    case Element::kBfloat16: return expand_of<Element::kBfloat16>(rows, first, count, factors, outputs, requests);
-    case Element::kInt8: return expand_of<Element::kInt8>(rows, first, count, factors, outputs, requests);
-  }
-}
+#include "libmaru/adapters/bgmv_tiles.h"
 
 }  // namespace
 
 const BgmvKernels* avx2_kernels() {
-  static constexpr BgmvKernels kKernels = {2, shrink, expand};
+  static constexpr BgmvKernels kKernels = {kRequestsAtOnce, shrink, expand};
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") ? &kKernels
                                                                                                            : nullptr;
 }

@@ -5,6 +5,7 @@
 #include "libmaru/adapters/weights.h"
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <new>
@@ -94,6 +95,8 @@ int make_wish(const maru_geometry& geometry, const maru_adapters_options& option
     return fail(reason, EINVAL, "hot_leave_uses is %u; expected at most hot_enter_uses (%u)", rules.hot_leave_uses,
                 rules.hot_enter_uses);
   if (options.root != nullptr) wish->root = options.root;
+  const char* const tier = options.tier_socket != nullptr ? options.tier_socket : std::getenv("MARU_TIER_SOCKET");
+  if (tier != nullptr) wish->tier_socket = tier;
   if (options.now_ms != nullptr) {
     wish->now_ms = [now = options.now_ms, context = options.now_context] { return now(context); };
   } else {
@@ -280,16 +283,12 @@ int maru_adapter_copy(const maru_adapter* adapter, size_t number, uint32_t matri
       }
       return 0;
     }
-    std::vector<float> floats(as_floats ? place.rows * place.columns : 0);
     if (as_floats)
-      for (uint64_t row = 0; row < place.rows; ++row) {
-        float* const own = floats.data() + row * place.columns;
-        load_floats(rows[row], held, place.columns, own);
-        rows[row] = reinterpret_cast<const std::byte*>(own);
-      }
-    transpose(
-        size, [&](uint64_t row) { return rows[row]; }, place.rows, place.columns,
-        [&](uint64_t column) { return to + column * place.rows * size; });
+      turn_to_floats(rows.data(), held, place.rows, place.columns, static_cast<float*>(ret_data));
+    else
+      transpose(
+          size, [&](uint64_t row) { return rows[row]; }, place.rows, place.columns,
+          [&](uint64_t column) { return to + column * place.rows * size; });
     return 0;
   });
 }

@@ -2,35 +2,46 @@
 // as the file has them, never from 8 bits; so no number of moves between the forms adds an error.
 #pragma once
 
+#include "libmaru/adapters/adapter_file.h"
 #include "libmaru/adapters/pool_form.h"
 
 namespace maru::adapters {
 
-class FormWriter {
- public:
-  // `source`: the type of the weights that will come. All must outlive this.
-  FormWriter(const Manifest& manifest, const Placement& placement, Element source, const NewParts& parts)
-      : manifest_(manifest), placement_(placement), source_(source), parts_(parts) {}
+// What writers of a form share.
+struct FormPlan {
+  const Manifest& manifest;  // manifest.element is the form's
+  const Placement& placement;
+  Element source;  // the type of the weights that will come
+  const NewParts& parts;
+};
 
-  // A, as the file has it: rank rows.
-  void write_a(size_t module, std::span<const std::byte> bytes);
-  // B, as the file has it: out_features rows of rank weights.
-  void write_b(size_t module, std::span<const std::byte> bytes);
-  // Both, from the parts of another form whose weights have the source's type.
-  void write_from(size_t module, const Placement& other, const std::vector<const void*>& other_parts);
-  // Last, when the checksum is known.
-  void write_manifest();
+// Writes rows from the file into a form. A of HOT is read right into its place. B comes as out_features rows of rank weights,
+// and is turned over.
+class FormSink : public TensorSink {
+ public:
+  // roles[tensor]: its module, and whether it is A.
+  FormSink(const FormPlan& plan, const std::vector<std::pair<size_t, bool>>& roles) : plan_(plan), roles_(roles) {}
+
+  std::byte* place(size_t tensor, uint64_t first, uint64_t* rows) override;
+  void take(size_t tensor, uint64_t first, uint64_t rows) override;
 
  private:
-  void write_row(const RowsPlace& place, uint64_t row, const std::byte* weights);
+  bool is_read_in_place(bool is_a, const RowsPlace& place) const;
+  void begin(bool is_a, const RowsPlace& place);
+  void take_b(const RowsPlace& place, uint64_t first, uint64_t rows);
 
-  const Manifest& manifest_;  // manifest_.element is the form's
-  const Placement& placement_;
-  const Element source_;
-  const NewParts& parts_;
-  std::vector<std::byte> transposed_;
-  std::vector<std::byte*> to_rows_;
+  const FormPlan plan_;
+  const std::vector<std::pair<size_t, bool>>& roles_;
+  std::vector<std::byte> piece_;
+  std::vector<std::byte*> to_rows_;  // of the B under way: in the form, or in turned_
+  std::vector<std::byte> turned_;    // of an 8-bit form: its B whole, since a row's scale needs all of the row
   std::vector<float> scratch_;
 };
+
+// All rows from the parts of another form, whose weights have the source's type.
+void write_form(const FormPlan& plan, const Placement& other, const std::vector<const void*>& other_parts);
+
+// Last, when the checksum is known.
+void write_manifest(const FormPlan& plan);
 
 }  // namespace maru::adapters

@@ -1,6 +1,7 @@
 // What an adapter consists of: its modules with their shapes, from the files, and as bytes in the first block of a form.
 #pragma once
 
+#include "libmaru/adapters/checksum.h"
 #include "libmaru/adapters/peft_config.h"
 #include "libmaru/adapters/tensor_list.h"
 
@@ -12,8 +13,6 @@ namespace maru::adapters {
 inline constexpr uint64_t kFeaturesMax = 1u << 22;
 inline constexpr uint64_t kModulesMax = kTensorsMax / 2;
 inline constexpr uint64_t kManifestBytesMax = 64u << 20;
-
-using Checksum = std::array<uint8_t, 16>;
 
 struct Module {
   std::string name;

@@ -27,6 +27,11 @@ struct RowsPlace {
     row -= first_rows;
     return {first_part + 1 + row / rows_per_part, row % rows_per_part * slot_bytes};
   }
+  // How many rows from this one on lie in its part, one behind the other.
+  uint64_t rows_beside(uint64_t row) const {
+    const uint64_t here = row < first_rows ? first_rows - row : rows_per_part - (row - first_rows) % rows_per_part;
+    return here < rows - row ? here : rows - row;
+  }
 };
 
 struct ModulePlace {

@@ -1,41 +1,10 @@
 #include "libmaru/adapters/pool_form.h"
 
-#define XXH_INLINE_ALL
 #include <cerrno>
 #include <cstring>
-#include <xxhash.h>
+#include <sys/mman.h>
 
 namespace maru::adapters {
-namespace {
-
-// What a key depends on. The version changes with the placement or the manifest.
-struct KeyText {
-  uint64_t version;
-  uint64_t device, inode, file_bytes, modified_ns, headers_hash;
-  uint64_t part_bytes;
-  uint32_t form, part;
-};
-static_assert(std::has_unique_object_representations_v<KeyText>);
-constexpr uint64_t kPlacementVersion = 1;
-constexpr uint64_t kPartsMax = 1u << 20;
-
-}  // namespace
-
-PartKeys::PartKeys(const Entry& entry, Form form, uint64_t part_bytes) {
-  const uint64_t count = std::min<uint64_t>(entry.form_parts[index_of(form)], kPartsMax);
-  digests_.resize(count);
-  keys_.reserve(count);
-  for (uint32_t part = 0; part < count; ++part) {
-    const KeyText text = {kPlacementVersion, entry.device,      entry.inode,
-                          entry.file_bytes,  entry.modified_ns, entry.headers_hash,
-                          part_bytes,        index_of(form),    part};
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(&text, sizeof(text)));
-    std::memcpy(digests_[part].data(), canonical.digest, sizeof(canonical.digest));
-    keys_.push_back({digests_[part].data(), 16, MARU_KEY_DIGEST128, 0});
-  }
-}
-
 int HeldParts::hold(maru_client* client, const PartKeys& keys, uint64_t part_bytes) {
   if (keys.size() == 0) return -ENOENT;
   maru_match match = {};
@@ -86,6 +55,13 @@ int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
     std::memset(static_cast<std::byte*>(buffers_[at].data) + placement.part_bytes[at], 0,
                 buffers_[at].bytes - placement.part_bytes[at]);
   return 0;
+}
+
+void NewParts::touch(const RowsPlace& place, uint64_t row_number, uint64_t rows) const {
+  constexpr uintptr_t kOsPage = 4096;
+  const auto begin = reinterpret_cast<uintptr_t>(row(place, row_number)) / kOsPage * kOsPage;
+  const auto end = reinterpret_cast<uintptr_t>(row(place, row_number)) + rows * place.slot_bytes;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);  // a wish: writing does it otherwise
 }
 
 int NewParts::store_part(const maru_key& key, size_t at) {

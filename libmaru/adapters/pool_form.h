@@ -2,29 +2,12 @@
 // deepest is evicted first, and it is stored last; so its presence says that the form is whole.
 #pragma once
 
+#include "libmaru/adapters/part_keys.h"
 #include "libmaru/adapters/placement.h"
-#include "libmaru/adapters/register_format.h"
 
-#include <maru/maru.h>
 #include <memory>
 
 namespace maru::adapters {
-
-// The keys of a form's parts. They follow from the file's identity, so that a file that was written anew has other blocks, and
-// two names for one file have the same.
-class PartKeys {
- public:
-  PartKeys(const Entry& entry, Form form, uint64_t part_bytes);
-  PartKeys(const PartKeys&) = delete;
-  PartKeys& operator=(const PartKeys&) = delete;
-  size_t size() const { return keys_.size(); }
-  const maru_key* data() const { return keys_.data(); }
-  const maru_key& operator[](size_t at) const { return keys_[at]; }
-
- private:
-  std::vector<std::array<uint8_t, 16>> digests_;
-  std::vector<maru_key> keys_;
-};
 
 // What a process knows of a form: it does not change while the entry lives.
 struct Shape {
@@ -79,6 +62,8 @@ class NewParts {
     return static_cast<std::byte*>(buffers_[spot.part].data) + spot.offset;
   }
   std::byte* first() const { return static_cast<std::byte*>(buffers_[0].data); }
+  // Has the kernel map the memory of these rows, which lie in one part: one call instead of a page fault for each page.
+  void touch(const RowsPlace& place, uint64_t row, uint64_t rows) const;
 
   // Makes all parts visible, the deepest last. On success the deepest part stays pinned until this goes. `before_part` is
   // called before each.

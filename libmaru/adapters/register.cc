@@ -56,20 +56,6 @@ void unlock_makers(int fd) {
   ::fcntl(fd, F_OFD_SETLK, &lock);
 }
 
-struct Places {
-  uint64_t buckets, lists, entries, bytes;
-  uint32_t buckets_count;
-};
-Places places_of(uint32_t entries_max) {
-  Places places;
-  places.buckets_count = std::bit_ceil(2 * entries_max);
-  places.buckets = kHeadBytes;
-  places.lists = places.buckets + uint64_t{places.buckets_count} * sizeof(uint32_t);
-  places.entries = (places.lists + uint64_t{kForms} * entries_max * sizeof(uint32_t) + 4095) / 4096 * 4096;
-  places.bytes = (places.entries + uint64_t{entries_max} * sizeof(Entry) + 4095) / 4096 * 4096;
-  return places;
-}
-
 bool make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
   if (::pthread_mutexattr_init(&attributes) != 0) return false;
@@ -80,28 +66,37 @@ bool make_lock(pthread_mutex_t* lock) {
   return is_made;
 }
 
+// Opens a file of this user's, or makes it.
+int open_own(const std::string& path, mode_t mode, FileDescriptor* ret, maru_adapters_reason* reason) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, mode));
+  if (!file.is_open())
+    return fail(reason, errno, "cannot open the register %s: %s", path.c_str(), std::strerror(errno));
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return fail(reason, EBADMSG, "the register %s is no plain file", path.c_str());
+  // In /dev/shm each user may make a file of this name first.
+  if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0)
+    return fail(reason, EACCES,
+                "the register %s belongs to user %u, with mode %03o; expected user %u, and no other writer",
+                path.c_str(), unsigned(status.st_uid), unsigned(status.st_mode & 0777), unsigned(::geteuid()));
+  *ret = std::move(file);
+  return 0;
+}
+
 }  // namespace
 
 uint64_t hash_of_name(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }
 
 int Register::open(const Wish& wish, maru_adapters_reason* reason) {
   timeout_ms_ = wish.timeout_ms;
-  file_.reset(::open(wish.path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  if (!file_.is_open())
-    return fail(reason, errno, "cannot open the register %s: %s", wish.path.c_str(), std::strerror(errno));
-  struct stat status = {};
-  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode))
-    return fail(reason, EBADMSG, "the register %s is no plain file", wish.path.c_str());
-  // In /dev/shm each user may make a file of this name first.
-  if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0)
-    return fail(reason, EACCES,
-                "the register %s belongs to user %u, with mode %03o; expected user %u, and no other writer",
-                wish.path.c_str(), unsigned(status.st_uid), unsigned(status.st_mode & 0777), unsigned(::geteuid()));
+  if (const int status = open_own(wish.path, 0600, &file_, reason); status < 0) return status;
   if (!lock_makers(file_.get(), wish.timeout_ms))
     return fail(reason, ETIMEDOUT, "another process makes the register %s, for more than %u ms", wish.path.c_str(),
                 wish.timeout_ms);
-  const int result =
-      ::fstat(file_.get(), &status) != 0 || status.st_size == 0 ? make(wish, reason) : adopt(wish, reason);
+  struct stat status = {};
+  const bool is_new = ::fstat(file_.get(), &status) != 0 || status.st_size == 0;
+  int result = is_new ? make(wish, reason) : adopt(wish, reason);
+  if (result == 0) result = open_totals(wish, is_new, reason);
   unlock_makers(file_.get());
   if (result < 0) return result;
   rules_ = head().rules;
@@ -182,6 +177,39 @@ int Register::adopt(const Wish& wish, maru_adapters_reason* reason) {
   return map(copy.file_bytes, copy.entries_max, reason);
 }
 
+// With the makers' lock. Totals are the register's: those of an older one begin anew.
+int Register::open_totals(const Wish& wish, bool is_new, maru_adapters_reason* reason) {
+  const std::string path = wish.path + format::kAdapterTotalsSuffix;
+  FileDescriptor file;
+  if (const int status = open_own(path, 0644, &file, reason); status < 0) return status;
+  if (::posix_fallocate(file.get(), 0, off_t(format::kAdapterTotalsBytes)) != 0)
+    return fail(reason, ENOSPC, "no room for %s", path.c_str());
+  Result<Mapping> mapping = Mapping::map_shared(file.get(), 0, format::kAdapterTotalsBytes, PROT_READ | PROT_WRITE);
+  if (!mapping) return fail(reason, mapping.error().code, "%s: %s", path.c_str(), mapping.error().text().c_str());
+  totals_ = std::move(*mapping);
+  format::AdapterTotals& own = totals();
+  if (!is_new && own.magic.load_acquire() == format::kAdapterTotalsMagic &&  // [pairs adapters.totals]
+      own.version == format::kAdapterTotalsVersion && std::memcmp(own.pool_uuid, wish.pool_uuid, 16) == 0)
+    return 0;
+  std::memset(static_cast<void*>(&own), 0, sizeof(own));
+  own.version = format::kAdapterTotalsVersion;
+  std::memcpy(own.pool_uuid, wish.pool_uuid, sizeof(own.pool_uuid));
+  own.magic.store_release(format::kAdapterTotalsMagic);  // [pairs adapters.totals]
+  show_residents();
+  return 0;
+}
+
+// What is resident, for readers of the totals: the register's own sums decide.
+void Register::show_residents() const {
+  const auto show = [&](format::AdapterTotal which, uint64_t value) { totals().values[which].store_relaxed(value); };
+  const Head& own = head();
+  show(format::kAdapterRegistered, own.entries_live);
+  show(format::kAdapterHot, own.resident_count[index_of(Form::kHot)]);
+  show(format::kAdapterWarm, own.resident_count[index_of(Form::kWarm)]);
+  show(format::kAdapterHotBytes, own.resident_bytes[index_of(Form::kHot)]);
+  show(format::kAdapterWarmBytes, own.resident_bytes[index_of(Form::kWarm)]);
+}
+
 int Register::hold_own_number(maru_adapters_reason* reason) {
   for (int tries = 0; tries < 64; ++tries) {
     const uint32_t number = head().owners_next.fetch_add(1, std::memory_order_relaxed);
@@ -238,6 +266,7 @@ void Register::rebuild() const {
       shared.resident_bytes[form] += own.form_bytes[form];
     }
   }
+  show_residents();
 }
 
 void Register::enter_name(uint32_t number) const {
@@ -292,6 +321,7 @@ void Register::publish(uint32_t number) {
   own.life.store(own.life.load(std::memory_order_relaxed) | 1, std::memory_order_release);  // [pairs adapters.life]
   ++head().entries_live;
   enter_name(number);
+  show_residents();
 }
 
 void Register::forget(uint32_t number) {
@@ -309,6 +339,7 @@ void Register::forget(uint32_t number) {
   --head().entries_live;
   own.next_free = head().first_free;
   head().first_free = number + 1;
+  show_residents();
 }
 
 void Register::set_resident(uint32_t number, Form form, bool is_resident_now, uint64_t now_ms) {
@@ -324,6 +355,7 @@ void Register::set_resident(uint32_t number, Form form, bool is_resident_now, ui
     lists_[at][count++] = number;
     shared.resident_bytes[at] += own.form_bytes[at];
     own.resident.fetch_or(bit, std::memory_order_relaxed);  // a hint: the pool says whether the form is there
+    show_residents();
     return;
   }
   own.resident.fetch_and(~bit, std::memory_order_relaxed);
@@ -333,6 +365,7 @@ void Register::set_resident(uint32_t number, Form form, bool is_resident_now, ui
   lists_[at][place] = last;
   if (last < entries_max_) entries_[last].list_place[at] = place;
   shared.resident_bytes[at] -= std::min(shared.resident_bytes[at], own.form_bytes[at]);
+  show_residents();
 }
 
 void Register::begin(uint32_t number, Form form, Doing doing) {

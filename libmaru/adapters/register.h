@@ -5,6 +5,7 @@
 #include "libmaru/adapters/residency.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
+#include "maru/format/adapter_totals.h"
 
 #include <functional>
 #include <span>
@@ -33,6 +34,9 @@ class Register {
   Entry& entry(uint32_t number) const { return entries_[number]; }
   uint32_t entries_max() const { return entries_max_; }
   uint32_t own_number() const { return own_number_; }
+  // Any thread, without the lock.
+  void count(format::AdapterTotal which, uint64_t by = 1) const { totals().values[which].fetch_add_relaxed(by); }
+  uint64_t total(format::AdapterTotal which) const { return totals().values[which].load_relaxed(); }
 
   // The lock of all processes. Nothing happens under it that waits, and nothing that reads a file.
   class Locked {
@@ -83,12 +87,16 @@ class Register {
   int adopt(const Wish& wish, maru_adapters_reason* reason);
   int map(uint64_t bytes, uint32_t entries_max, maru_adapters_reason* reason);
   int hold_own_number(maru_adapters_reason* reason);
+  int open_totals(const Wish& wish, bool is_new, maru_adapters_reason* reason);
+  format::AdapterTotals& totals() const { return *reinterpret_cast<format::AdapterTotals*>(totals_.data()); }
+  void show_residents() const;
   void rebuild() const;
   uint32_t bucket_of(uint64_t hash) const { return uint32_t(hash) & (buckets_count_ - 1); }
   void enter_name(uint32_t number) const;
 
   FileDescriptor file_;
   Mapping mapping_;
+  Mapping totals_;
   Rules rules_ = {};
   uint32_t* buckets_ = nullptr;  // entry + 1; 0: empty, kGone: was used
   uint32_t* lists_[kForms] = {};

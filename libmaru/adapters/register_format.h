@@ -10,6 +10,8 @@
 // * between two locks, with an intent in an entry: the intent names the owner, whose death a lock on the file proves. The next
 //   process that meets it removes what the dead one left of that form from the pool.
 //
+// Totals for people are in a file beside it (maru/format/adapter_totals.h), which other users may read.
+//
 // An entry is live when its `life` is odd. An entry is written before its life becomes odd, and life becomes even before
 // anything of it changes.
 #pragma once
@@ -17,6 +19,7 @@
 #include "maru/adapters.h"
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <pthread.h>
 #include <type_traits>
@@ -24,7 +27,7 @@
 namespace maru::adapters {
 
 inline constexpr uint64_t kRegisterMagic = 0x31'72'65'74'73'69'67'72ull;
-inline constexpr uint32_t kRegisterVersion = 1;
+inline constexpr uint32_t kRegisterVersion = 2;
 
 enum class Form : uint32_t { kHot = 0, kWarm = 1 };
 inline constexpr uint32_t kForms = 2;
@@ -64,11 +67,6 @@ struct Entry {
 static_assert(sizeof(Entry) == 624 && std::is_standard_layout_v<Entry>);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-struct Counters {
-  std::atomic<uint64_t> acquires_hot, acquires_warm, acquires_cold, loads, loaded_bytes, promotions, demotions, evicted,
-      waits, refusals, repairs;
-};
-
 struct Rules {
   uint32_t window_ms, hot_enter_uses, hot_leave_uses, stay_ms;
   uint64_t adapters_max[kForms];
@@ -93,9 +91,22 @@ struct Head {
   uint32_t first_free;  // entry + 1; 0: none
   uint32_t resident_count[kForms];
   uint64_t resident_bytes[kForms];
-  Counters counters;
 };
 static_assert(sizeof(Head) <= 4096 && std::is_standard_layout_v<Head>);
 inline constexpr uint64_t kHeadBytes = 4096;
+
+struct Places {
+  uint64_t buckets, lists, entries, bytes;
+  uint32_t buckets_count;
+};
+inline Places places_of(uint32_t entries_max) {
+  Places places;
+  places.buckets_count = std::bit_ceil(2 * entries_max);
+  places.buckets = kHeadBytes;
+  places.lists = places.buckets + uint64_t{places.buckets_count} * sizeof(uint32_t);
+  places.entries = (places.lists + uint64_t{kForms} * entries_max * sizeof(uint32_t) + 4095) / 4096 * 4096;
+  places.bytes = (places.entries + uint64_t{entries_max} * sizeof(Entry) + 4095) / 4096 * 4096;
+  return places;
+}
 
 }  // namespace maru::adapters

@@ -36,6 +36,7 @@ struct Ways {
   float (*largest)(const float* weights, uint64_t count);
   void (*round)(const float* weights, uint64_t count, float inverse, int8_t* to);
   void (*load)(const std::byte* row, Element element, uint64_t columns, float* to);
+  void (*turn)(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to);
   // How many weights of 16 bits from the first on have some of these bits clear: a multiple of what a step looks at.
   uint64_t (*skip_numbers)(const std::byte* weights, uint64_t count, uint16_t exponent);
 };
@@ -67,7 +68,77 @@ void load_plain(const std::byte* row, Element element, uint64_t columns, float* 
   load_plain_from(row, element, 0, columns, to);
 }
 
+// Of a matrix of `rows` rows: the rows of [first, end), from first_column on.
+void turn_part(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, uint64_t first,
+               uint64_t end, uint64_t first_column, float* to) {
+  for (uint64_t i = first; i < end; ++i) {
+    const float scale = element == Element::kInt8 ? scale_of(row[i], columns) : 1.0f;
+    for (uint64_t column = first_column; column < columns; ++column)
+      to[column * rows + i] =
+          element == Element::kInt8 ? float(int8_t(row[i][column])) * scale : weight_at(row[i], element, column);
+  }
+}
+void turn_plain(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to) {
+  turn_part(row, element, rows, columns, 0, rows, 0, to);
+}
+
 #if defined(__x86_64__)
+#define MARU_AVX2 __attribute__((target("avx2,f16c")))
+
+MARU_AVX2 inline __attribute__((always_inline)) __m256 eight_floats(const std::byte* row, Element element,
+                                                                    uint64_t at) {
+  if (element == Element::kFloat32) return _mm256_loadu_ps(reinterpret_cast<const float*>(row + 4 * at));
+  if (element == Element::kInt8)
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + at))));
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * at));
+  if (element == Element::kFloat16) return _mm256_cvtph_ps(halves);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+// Eight by eight, in place.
+MARU_AVX2 inline __attribute__((always_inline)) void turn_eight(__m256 (&a)[8]) {
+  __m256 b[8];
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xEE);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+    b[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) a[i] = b[i];
+}
+// Column by column of the source, so that the result is written from its beginning to its end.
+template <Element kElement>
+MARU_AVX2 void turn_of(const std::byte* const* row, uint64_t rows, uint64_t columns, float* to) {
+  const uint64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+  for (uint64_t column = 0; column < whole_columns; column += 8)
+    for (uint64_t first = 0; first < whole_rows; first += 8) {
+      __m256 block[8];
+      for (uint64_t i = 0; i < 8; ++i) {
+        block[i] = eight_floats(row[first + i], kElement, column);
+        if constexpr (kElement == Element::kInt8)
+          block[i] = _mm256_mul_ps(block[i], _mm256_set1_ps(scale_of(row[first + i], columns)));
+      }
+      turn_eight(block);
+      for (uint64_t i = 0; i < 8; ++i) _mm256_storeu_ps(to + (column + i) * rows + first, block[i]);
+    }
+  turn_part(row, kElement, rows, columns, 0, whole_rows, whole_columns, to);
+  turn_part(row, kElement, rows, columns, whole_rows, rows, 0, to);
+}
+void turn_avx2(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to) {
+  switch (element) {
+    case Element::kFloat32: return turn_of<Element::kFloat32>(row, rows, columns, to);
+    case Element::kFloat16: return turn_of<Element::kFloat16>(row, rows, columns, to);
+    case Element::kBfloat16: return turn_of<Element::kBfloat16>(row, rows, columns, to);
+    case Element::kInt8: return turn_of<Element::kInt8>(row, rows, columns, to);
+  }
+}
 __attribute__((target("avx2"))) float largest_avx2(const float* weights, uint64_t count) {
   const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFF'FFFF));
   __m256 most = _mm256_setzero_ps();
@@ -90,24 +161,17 @@ __attribute__((target("avx2"))) void round_avx2(const float* weights, uint64_t c
   }
   round_plain(weights + i, count - i, inverse, to + i);
 }
-__attribute__((target("avx2,f16c"))) void load_avx2(const std::byte* row, Element element, uint64_t columns,
-                                                    float* to) {
+MARU_AVX2 void load_avx2(const std::byte* row, Element element, uint64_t columns, float* to) {
+  if (element == Element::kFloat32) return std::memcpy(to, row, columns * sizeof(float)), void();
+  const __m256 scale = _mm256_set1_ps(element == Element::kInt8 ? scale_of(row, columns) : 1.0f);
   uint64_t i = 0;
-  if (element == Element::kFloat16) {
+  if (element == Element::kInt8)
     for (; i + 8 <= columns; i += 8)
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i))));
-  } else if (element == Element::kBfloat16) {
-    for (; i + 8 <= columns; i += 8) {
-      const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i)));
-      _mm256_storeu_ps(to + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-    }
-  } else if (element == Element::kInt8) {
-    const __m256 scale = _mm256_set1_ps(scale_of(row, columns));
-    for (; i + 8 <= columns; i += 8) {
-      const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + i)));
-      _mm256_storeu_ps(to + i, _mm256_mul_ps(_mm256_cvtepi32_ps(wide), scale));
-    }
-  }
+      _mm256_storeu_ps(to + i, _mm256_mul_ps(eight_floats(row, Element::kInt8, i), scale));
+  else if (element == Element::kFloat16)
+    for (; i + 8 <= columns; i += 8) _mm256_storeu_ps(to + i, eight_floats(row, Element::kFloat16, i));
+  else
+    for (; i + 8 <= columns; i += 8) _mm256_storeu_ps(to + i, eight_floats(row, Element::kBfloat16, i));
   load_plain_from(row, element, i, columns, to);
 }
 __attribute__((target("avx2"))) uint64_t skip_numbers_avx2(const std::byte* weights, uint64_t count,
@@ -130,9 +194,9 @@ __attribute__((target("avx2"))) uint64_t skip_numbers_avx2(const std::byte* weig
 Ways choose_ways() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
-    return {largest_avx2, round_avx2, load_avx2, skip_numbers_avx2};
+    return {largest_avx2, round_avx2, load_avx2, turn_avx2, skip_numbers_avx2};
 #endif
-  return {largest_plain, round_plain, load_plain, skip_none};
+  return {largest_plain, round_plain, load_plain, turn_plain, skip_none};
 }
 const Ways& ways() {
   static const Ways chosen = choose_ways();
@@ -145,6 +209,10 @@ uint64_t find_no_number(const std::byte* weights, Element element, uint64_t coun
   if (element == Element::kFloat32) return find_exponent<uint32_t>(weights, 0, count, 0x7F80'0000u);
   const uint16_t exponent = element == Element::kFloat16 ? 0x7C00 : 0x7F80;
   return find_exponent<uint16_t>(weights, ways().skip_numbers(weights, count, exponent), count, exponent);
+}
+
+void turn_to_floats(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to) {
+  ways().turn(row, element, rows, columns, to);
 }
 
 void load_floats(const std::byte* row, Element element, uint64_t columns, float* to) {

@@ -37,6 +37,9 @@ uint64_t find_no_number(const std::byte* weights, Element element, uint64_t coun
 // weight by at most half of the scale, and the scale is the largest magnitude of the row divided by 127.
 void compress_row(const std::byte* row, Element element, uint64_t columns, std::vector<float>& scratch, std::byte* to);
 
+// Rows turned over, as floats: to[column * rows + row].
+void turn_to_floats(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to);
+
 // The weights of a row as floats; of INT8 integers times the row's scale.
 void load_floats(const std::byte* row, Element element, uint64_t columns, float* to);
 

@@ -38,11 +38,15 @@ class RollingHash {
 
   // Without a chain of dependent multiplications.
   uint64_t of(const uint32_t* tokens) const { return reduced(sum_.of(tokens)); }
-  // Moves the window by a token: `first` leaves it, `next` enters it.
-  uint64_t moved(uint64_t hash, uint32_t first, uint32_t next) const {
-    const uint128 others = uint128{leaving_} * first + next;
-    return reduced(uint128{hash} * base_ + others);
-  }
+  // Moves the window by a token: `first` leaves it, `next` enters it. A value of its own, which a loop keeps in registers.
+  struct Move {
+    uint64_t base, leaving;
+    uint64_t operator()(uint64_t hash, uint32_t first, uint32_t next) const {
+      const uint128 others = uint128{leaving} * first + next;
+      return reduced(uint128{hash} * base + others);
+    }
+  };
+  Move move() const { return {base_, leaving_}; }
 
  private:
   // base^(window - 1) to base^0.

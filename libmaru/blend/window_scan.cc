@@ -26,13 +26,14 @@ void WindowScan::hash_windows(size_t count) {
   const size_t window = hash.window(), stretch = count / kLanes;
   const uint32_t* const tokens = tokens_ + begin_;
   NameBytes* const rows = rows_.get();
+  const RollingHash::Move move = hash.move();
   uint64_t lane[kLanes] = {};
   if (stretch != 0)
     for (size_t k = 0; k < kLanes; ++k) rows[k * stretch].tokens = lane[k] = hash.of(tokens + k * stretch);
   for (size_t i = 1; i < stretch; ++i)
     for (size_t k = 0; k < kLanes; ++k) {
       const uint32_t* const first = tokens + k * stretch + i - 1;
-      rows[k * stretch + i].tokens = lane[k] = hash.moved(lane[k], first[0], first[window]);
+      rows[k * stretch + i].tokens = lane[k] = move(lane[k], first[0], first[window]);
     }
   for (size_t i = kLanes * stretch; i < count; ++i) rows[i].tokens = hash.of(tokens + i);
 }

@@ -250,25 +250,32 @@ int Client::exists_batch(const maru_key* keys, size_t n, uint8_t* ret_present) {
   });
 }
 
-// Texts of a group mostly can be hashed beside each other, and are not made keys for it.
-int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_present) {
-  static_assert(shm::ExistsBatch::kGroup <= shm::kSipLanes);
-  if (rows.data == nullptr) return -EINVAL;
-  return exists_all(n, ret_present, [&](Digest* digests, size_t first, size_t end) {
-    if (shm::SipInputs texts; rows.kind == MARU_KEY_BYTES && are_beside(rows, first, end - first, texts)) {
+// Texts mostly can be hashed beside each other, and are not made keys for it.
+bool Client::digest_rows(const maru_key_rows& rows, size_t first, size_t end, Digest* digests) const {
+  if (are_digests128(rows)) {
+    digests_of_rows(region_.secret(), rows, first, end, digests);
+    return true;
+  }
+  for (size_t last = 0; first < end; first = last) {
+    last = std::min(end, first + shm::kSipLanes);
+    if (shm::SipInputs texts; rows.kind == MARU_KEY_BYTES && are_beside(rows, first, last - first, texts)) {
       shm::digests_of_bytes(region_.secret(), texts, rows.tenant, digests + first);
-      return true;
-    }
-    if (are_digests128(rows)) {
-      digests_of_rows(region_.secret(), rows, first, end, digests);
-      return true;
+      continue;
     }
     maru_key keys[shm::kSipLanes];
-    for (size_t i = first; i < end; ++i) keys[i - first] = key_of_row(rows, i);
-    return for_each_plain(keys, 0, end - first, [&](size_t k, const shm::PlainDigest& plain) {
+    for (size_t i = first; i < last; ++i) keys[i - first] = key_of_row(rows, i);
+    const auto take = [&](size_t k, const shm::PlainDigest& plain) {
       digests[first + k] = shm::permute(region_.secret(), plain);
-    });
-  });
+    };
+    if (!for_each_plain(keys, 0, last - first, take)) return false;
+  }
+  return true;
+}
+
+int Client::exists_rows(const maru_key_rows& rows, size_t n, uint8_t* ret_present) {
+  if (rows.data == nullptr) return -EINVAL;
+  return exists_all(n, ret_present,
+                    [&](Digest* digests, size_t first, size_t end) { return digest_rows(rows, first, end, digests); });
 }
 
 int Client::view_of(PageRef ref, uint32_t slot, const Digest* d, maru_view* ret_view) {

@@ -189,6 +189,7 @@ class Client {
   // kSipLanes; 0 if the first is not a key.
   size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
+  bool digest_rows(const maru_key_rows& rows, size_t first, size_t end, shm::Digest* digests) const;
   // hash(digests, first, end) makes the digests of these keys, at most ExistsBatch::kGroup; false if one is not a key.
   template <typename Hash>
   int exists_all(size_t n, uint8_t* ret_present, Hash&& hash);

@@ -37,12 +37,8 @@ inline bool are_digests128(const maru_key_rows& rows) {
 
 inline void digests_of_rows(const uint64_t* secret, const maru_key_rows& rows, size_t first, size_t end,
                             shm::Digest* ret_digests) {
-  const auto* at = static_cast<const std::byte*>(rows.data) + first * rows.stride;
-  for (size_t i = first; i < end; ++i, at += rows.stride) {
-    uint64_t words[2];
-    std::memcpy(words, at, sizeof(words));
-    ret_digests[i] = shm::digest_of_128(secret, words[0], words[1], rows.tenant);
-  }
+  const auto* const data = static_cast<const std::byte*>(rows.data) + first * rows.stride;
+  shm::digests_of_128(secret, data, rows.stride, end - first, rows.tenant, ret_digests + first);
 }
 
 inline maru_key key_of_row(const maru_key_rows& rows, size_t i) {

@@ -134,18 +134,18 @@ class Adapter:
 class Adapters:
     """The adapters of a pool. Options are those of maru_adapters_options: register_path, root, base_model, base_fingerprint,
     entries_max, window_ms, hot_enter_uses, hot_leave_uses, stay_ms, hot_adapters_max, warm_adapters_max, hot_bytes_max,
-    warm_bytes_max, part_bytes, timeout_ms."""
+    warm_bytes_max, part_bytes, timeout_ms, tier_socket."""
 
     _OPTIONS = frozenset({"register_path", "root", "base_model", "base_fingerprint", "entries_max", "window_ms",
                           "hot_enter_uses", "hot_leave_uses", "stay_ms", "hot_adapters_max", "warm_adapters_max",
-                          "hot_bytes_max", "warm_bytes_max", "part_bytes", "timeout_ms"})
+                          "hot_bytes_max", "warm_bytes_max", "part_bytes", "timeout_ms", "tier_socket"})
 
     def __init__(self, socket_path: Optional[str] = None, pool: Optional[str] = None, **options: Any) -> None:
         unknown = sorted(set(options) - self._OPTIONS)
         if unknown:
             raise TypeError(f"unknown option {unknown[0]!r}; expected one of {', '.join(sorted(self._OPTIONS))}")
-        given = {name: os.fspath(value) if name in ("register_path", "root") else value for name, value in options.items()
-                 if value is not None}
+        paths = ("register_path", "root", "tier_socket")
+        given = {name: os.fspath(value) if name in paths else value for name, value in options.items() if value is not None}
         self._set = _call(_adapters.Set, socket_path, pool, given)
 
     def close(self) -> None:
@@ -203,7 +203,8 @@ class Adapters:
             lines.append(f'maru_adapters_resident{{tier="{tier}"}} {totals[tier + "_adapters"]}')
             lines.append(f'maru_adapter_resident_bytes{{tier="{tier}"}} {totals[tier + "_bytes"]}')
         lines.append(f'maru_adapters_registered {totals["adapters"]}')
-        for name in ("loads", "loaded_bytes", "promotions", "demotions", "evicted", "waits", "refusals", "repairs"):
+        for name in ("loads", "loaded_bytes", "tier_loads", "promotions", "demotions", "evicted", "waits", "refusals",
+                     "repairs"):
             lines.append(f"maru_adapter_{name}_total {totals[name]}")
         return "\n".join(lines) + "\n"
 

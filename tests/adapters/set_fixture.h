@@ -27,6 +27,7 @@ struct SetWish {
   std::string base{};
   uint8_t fingerprint = 0;
   std::vector<adapters::BaseModule> modules{};
+  std::string tier_socket{};
   std::function<void(adapters::Step)> at_step{};
 };
 
@@ -48,6 +49,7 @@ class AdapterHome {
     wish.in_register.base_model = own.base;
     wish.in_register.rules = {60'000, 10, 5, own.stay_ms, {own.hot_max, own.warm_max}, {own.bytes_max, own.bytes_max}};
     wish.base = own.modules;
+    wish.tier_socket = own.tier_socket;
     wish.now_ms = [this] { return now_ms_.load(); };
     wish.at_step = own.at_step;
     auto set = std::make_unique<adapters::AdapterSet>(client, std::move(wish));

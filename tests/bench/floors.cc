@@ -49,6 +49,13 @@ void run_on_cpu(unsigned cpu, int pid) {
   sched_setaffinity(pid, sizeof set, &set);  // a refusal only makes the numbers noisier
 }
 
+void run_on_all_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : allowed_cpus()) CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
 FloorMemory::FloorMemory(uint64_t bytes, bool huge) : bytes_((bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1)) {
   const int fd = memfd_create("bench-floor", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, off_t(bytes_)) != 0) throw std::runtime_error("memfd for the floors");

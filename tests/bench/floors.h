@@ -12,6 +12,8 @@ namespace maru::bench {
 
 // Pins the calling thread, or process `pid`, to one CPU of those this process may use (modulo their number).
 void run_on_cpu(unsigned cpu, int pid = 0);
+// Lets the calling thread use all of them again.
+void run_on_all_cpus();
 unsigned cpu_count();
 
 // A memfd mapping with the pool's huge-page setting, every page of it touched.

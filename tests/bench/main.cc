@@ -71,6 +71,8 @@ void run(Suite& suite) {
   if (suite.wants_group("copy")) copy_rows(suite);
   if (suite.wants_group("reslice")) reslice_rows(suite);
   if (suite.wants_group("blend")) blend_rows(suite);
+  if (suite.wants_group("adapters")) adapter_rows(suite);
+  if (suite.wants_group("adapter_batches")) adapter_batch_rows(suite);
   if (suite.wants_group("cached")) lookup_rows(suite, false);
   if (suite.wants_group("store")) store_rows(suite);
   if (suite.wants_group("blocks")) block_rows(suite);

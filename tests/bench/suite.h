@@ -92,6 +92,8 @@ void copy_rows(Suite& suite);
 void reslice_rows(Suite& suite);
 void blend_rows(Suite& suite);
 void blend_cold_row(Suite& suite);
+void adapter_rows(Suite& suite);
+void adapter_batch_rows(Suite& suite);
 void eviction_rows(Suite& suite);
 void policy_rows(Suite& suite);
 void recovery_rows(Suite& suite);

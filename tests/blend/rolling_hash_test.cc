@@ -30,7 +30,7 @@ TEST(RollingHash, EqualsTheFormulaFromNothingAndRolled) {
       ASSERT_EQ(hash.of(tokens.data() + at), expected) << window << " tokens from " << at;
       ASSERT_EQ(rolled, expected) << window << " tokens, rolled to " << at;
       if (at == 20) break;
-      rolled = hash.moved(rolled, tokens[at], tokens[at + window]);
+      rolled = hash.move()(rolled, tokens[at], tokens[at + window]);
     }
   }
 }

@@ -148,6 +148,19 @@ function drawEvictions(pool) {
              ["", "roomy", ([, count]) => bar(count / most * 0.89)]], rows, "The pool does not serve."));
 }
 
+function drawAdapters(users) {
+  byId("adapters").hidden = users.length === 0;
+  const resident = (form) => (row) => `${countText(row[form + "_adapters"])}, ${sizeText(row[form + "_bytes"])}`;
+  byId("adapters").lastElementChild.replaceChildren(
+      table([["User", "", (row) => row.uid], ["Adapters", "number", (row) => countText(row.adapters)],
+             ["HOT", "number", resident("hot")], ["WARM", "number roomy", resident("warm")],
+             ["Found HOT", "number", (row) => percentText(row.hot_ratio ?? null)],
+             ["WARM", "number roomy", (row) => percentText(row.warm_ratio ?? null)],
+             ["Loads", "number", (row) => countText(row.loads)], ["Read", "number roomy", (row) => sizeText(row.loaded_bytes)],
+             ["Promoted", "number roomy", (row) => countText(row.promotions)]],
+            users, "No user has adapters."));
+}
+
 function drawChosen() {
   const map = shown?.map, colour = document.querySelector("#colours :checked").value;
   byId("map").parentElement.hidden = !map;
@@ -186,12 +199,13 @@ async function look() {
   const pill = byId("health");
   pill.className = `pill ${health.status === "healthy" ? "good" : health.status === "degraded" ? "" : "bad"}`;
   setText("health", health.status);
-  let pool, map, clients, tenants;
+  let pool, map, clients, tenants, adapters;
   do {  // again where another pool was chosen meanwhile: one picture is of one pool
     pool = status.pools.find((row) => row.name === chosenPool);
     map = pool ? await askAbout("map", pool.name, null) : null;
     clients = pool ? await askAbout("clients", pool.name, {clients: []}) : {clients: []};
     tenants = pool ? await askAbout("tenants", pool.name, {tenants: []}) : {tenants: []};
+    adapters = pool ? await askAbout("adapters", pool.name, {adapters: []}) : {adapters: []};
   } while (pool && pool.name !== chosenPool);
   shown = {map};
   byId("login").hidden = true;
@@ -205,6 +219,7 @@ async function look() {
     drawClients(clients.clients);
     drawTenants(tenants.tenants, tenants.others_used_bytes ?? 0);
     drawEvictions(pool);
+    drawAdapters(adapters.adapters);
   }
   say(farewell || (pool ? "" : "marud has no pool."));
 }

@@ -353,6 +353,8 @@ const Command kCommands[] = {
      1, 4, Word::kTierVerb, tier_quota},
     {"tier drain", "[SOCKET]", "wait until maru-tierd has written all that waits", "", 0, 1, Word::kPath, tier_drain},
     {"tier clear", "NAME [SOCKET] --yes", "forget every entry of a tier", "yes", 1, 2, Word::kAny, tier_clear},
+    {"adapters", "[REGISTER] [--limit N]", "LoRA adapters in the pool: form, uses, pins (100 unless told)", "limit", 0,
+     1, Word::kPath, adapters},
     {"check", "[--quiesce] [--file PATH [--pages PATH]]",
      "audit the control region: live, at rest, or in a file without marud", "quiesce file pages", 0, 0, Word::kAny,
      check},

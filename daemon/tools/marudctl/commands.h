@@ -85,6 +85,7 @@ struct Command {
 // Ends with a command without a name.
 extern const Command kCommands[];
 
+int adapters(const Arguments& arguments);      // adapters.cc
 int client_fence(const Arguments& arguments);  // client_fence.cc
 int client_forget(const Arguments& arguments);
 int completion(const Arguments& arguments);    // completion.cc

@@ -55,13 +55,25 @@ struct PlainDigest {
   friend constexpr bool operator==(const PlainDigest&, const PlainDigest&) = default;
 };
 
-inline Digest permute(const uint64_t* secret, const PlainDigest& plain) {
-  Digest d{plain.lo, plain.hi};
-  d.hi ^= folded_product(d.lo ^ secret[kSecretAdd0], secret[kSecretMultiply0] | 1);
-  d.lo ^= folded_product(d.hi ^ secret[kSecretAdd1], secret[kSecretMultiply1] | 1);
-  d.hi ^= folded_product(d.lo ^ secret[kSecretAdd2], secret[kSecretMultiply2] | 1);
-  return d;
-}
+// The permutation with the secrets it needs: a loop that writes memory would load them again for every key.
+class Permutation {
+ public:
+  explicit Permutation(const uint64_t* secret)
+      : add_{secret[kSecretAdd0], secret[kSecretAdd1], secret[kSecretAdd2]},
+        multiply_{secret[kSecretMultiply0] | 1, secret[kSecretMultiply1] | 1, secret[kSecretMultiply2] | 1} {}
+  Digest operator()(const PlainDigest& plain) const {
+    Digest d{plain.lo, plain.hi};
+    d.hi ^= folded_product(d.lo ^ add_[0], multiply_[0]);
+    d.lo ^= folded_product(d.hi ^ add_[1], multiply_[1]);
+    d.hi ^= folded_product(d.lo ^ add_[2], multiply_[2]);
+    return d;
+  }
+
+ private:
+  uint64_t add_[3], multiply_[3];
+};
+
+inline Digest permute(const uint64_t* secret, const PlainDigest& plain) { return Permutation(secret)(plain); }
 inline PlainDigest unpermute(const uint64_t* secret, const Digest& d) {
   PlainDigest plain{d.lo, d.hi};
   plain.hi ^= folded_product(plain.lo ^ secret[kSecretAdd2], secret[kSecretMultiply2] | 1);
@@ -93,6 +105,9 @@ inline void digests_of_bytes(const uint64_t* secret, const SipInputs& keys, uint
 inline Digest digest_of_128(const uint64_t* secret, uint64_t lo, uint64_t hi, uint64_t tenant) {
   return permute(secret, plain_of_128(secret, lo, hi, tenant));
 }
+// Of `count` keys of 16 bytes, one behind the other `stride` bytes apart.
+void digests_of_128(const uint64_t* secret, const std::byte* keys, size_t stride, size_t count, uint64_t tenant,
+                    Digest* ret_digests);
 inline Digest digest_of_256(const uint64_t* secret, const uint64_t (&words)[4], uint64_t tenant) {
   return permute(secret, plain_of_256(secret, words, tenant));
 }

@@ -111,29 +111,34 @@ class LaterKeys {
 };
 
 // Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
-// while those of three groups before it are on their way, as far as misses can overlap; they are compared. Making the digests
+// while those of the groups before it are on their way, as far as misses can overlap; they are compared. Making the digests
 // meanwhile costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
-  static constexpr size_t kGroup = 8;
+  static constexpr size_t kGroup = 16;
   // digests: room for `count`, which run()'s hash fills. ret_present: `count` bytes, 1 or 0 for each key.
   ExistsBatch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present)
-      : region_(region), digests_(digests), count_(count), present_(ret_present) {}
+      : region_(region), digests_(digests), count_(count), present_(ret_present) {
+    std::ranges::fill(homes_, &region.bucket(0));
+  }
 
   // hash(first, end) makes the digests of these keys; false, and all is given up, if one is not a key.
   template <typename F>
   bool run(F&& hash) {
     const auto begin = [&](size_t first) {
       if (first >= count_) return true;
-      if (!hash(first, std::min(count_, first + kGroup))) return false;
-      fetch(first);
+      const size_t end = std::min(count_, first + kGroup);
+      if (!hash(first, end)) return false;
+      place(first, end);
       return true;
     };
     for (size_t first = 0; first < kAhead; first += kGroup)
       if (!begin(first)) return false;
+    fetch_first();
+    const Compare compare_keys = fastest_compare();
     for (size_t first = 0; first < count_; first += kGroup) {
       if (!begin(first + kAhead)) return false;
-      compare(first);
+      (this->*compare_keys)(first, std::min(count_, first + kGroup));
     }
     return true;
   }
@@ -141,17 +146,27 @@ class ExistsBatch {
   size_t finish();
 
  private:
-  static constexpr size_t kAhead = 3 * kGroup;
+  static constexpr size_t kAhead = 2 * kGroup, kNear = 8;
   static constexpr size_t kRing = 4 * kGroup;
-  void fetch(size_t first);
-  void compare(size_t first);
+  // The same with other instructions.
+  using Compare = void (ExistsBatch::*)(size_t first, size_t end);
+  static Compare fastest_compare();
+  template <bool kFarToSecondLevel>
+  void compare(size_t first, size_t end);
+  template <bool kFarToSecondLevel>
+  void compare_avx512(size_t first, size_t end);
+  void put_off(size_t i);
+  void finish_later();
+  void place(size_t first, size_t end);
+  template <bool kFarToSecondLevel>
+  void fetch(size_t i) const;
+  void fetch_first() const;
 
   const ControlRegion& region_;
   const Digest* digests_;
   size_t count_;
   uint8_t* present_;
-  size_t found_ = 0;
-  const format::Bucket* homes_[kRing];
+  const format::Bucket* homes_[kRing];  // of the keys under way; of no key: any
   LaterKeys later_;
 };
 

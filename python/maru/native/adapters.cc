@@ -86,10 +86,12 @@ class Set {
     const auto text = [&](const char* name) {
       return options.contains(name) ? std::optional(options[name].cast<std::string>()) : std::nullopt;
     };
-    const std::optional<std::string> path = text("register_path"), root = text("root"), base = text("base_model");
+    const std::optional<std::string> path = text("register_path"), root = text("root"), base = text("base_model"),
+                                     tier = text("tier_socket");
     own.register_path = path ? path->c_str() : nullptr;
     own.root = root ? root->c_str() : nullptr;
     own.base_model = base ? base->c_str() : nullptr;
+    own.tier_socket = tier ? tier->c_str() : nullptr;
     std::string fingerprint;
     if (options.contains("base_fingerprint")) {
       fingerprint = options["base_fingerprint"].cast<std::string>();
@@ -193,8 +195,9 @@ class Set {
     return py::dict("adapters"_a = s.adapters, "hot_adapters"_a = s.hot_adapters, "warm_adapters"_a = s.warm_adapters,
                     "hot_bytes"_a = s.hot_bytes, "warm_bytes"_a = s.warm_bytes, "acquires_hot"_a = s.acquires_hot,
                     "acquires_warm"_a = s.acquires_warm, "acquires_cold"_a = s.acquires_cold, "loads"_a = s.loads,
-                    "loaded_bytes"_a = s.loaded_bytes, "promotions"_a = s.promotions, "demotions"_a = s.demotions,
-                    "evicted"_a = s.evicted, "waits"_a = s.waits, "refusals"_a = s.refusals, "repairs"_a = s.repairs);
+                    "loaded_bytes"_a = s.loaded_bytes, "tier_loads"_a = s.tier_loads, "promotions"_a = s.promotions,
+                    "demotions"_a = s.demotions, "evicted"_a = s.evicted, "waits"_a = s.waits,
+                    "refusals"_a = s.refusals, "repairs"_a = s.repairs);
   }
   void close() { opened_.reset(); }
 
