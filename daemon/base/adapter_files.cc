@@ -31,12 +31,13 @@ std::optional<uint32_t> user_in(std::string_view name, const std::string& end) {
 
 }  // namespace
 
-std::vector<AdapterFile> adapter_files_of(const std::string& pool_uuid, const char* suffix, const std::string& folder) {
+std::vector<UserAdapterFile> adapter_files_of(const std::string& pool_uuid, const char* suffix,
+                                              const std::string& folder) {
   std::string end = ".";
   for (const char digit : pool_uuid)
     if (digit != '-') end += digit;
   end += suffix;
-  std::vector<AdapterFile> files;
+  std::vector<UserAdapterFile> files;
   const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(folder.c_str()), ::closedir);
   const dirent* entry = nullptr;
   for (int names = 0; open && names < kNamesMax && files.size() < kFilesMax && (entry = ::readdir(open.get()));
@@ -59,7 +60,7 @@ std::vector<AdapterFile> adapter_files_of(const std::string& pool_uuid, const ch
 json adapter_users_of(const std::string& pool_uuid, const std::string& folder) {
   using namespace format;
   json users = json::array();
-  for (const AdapterFile& found : adapter_files_of(pool_uuid, kAdapterTotalsSuffix, folder)) {
+  for (const UserAdapterFile& found : adapter_files_of(pool_uuid, kAdapterTotalsSuffix, folder)) {
     AdapterTotals totals;
     if (!found.file.is_open() || ::pread(found.file.get(), &totals, sizeof(totals), 0) != ssize_t(sizeof(totals)))
       continue;

@@ -27,7 +27,6 @@ half says which blocks a step writes to, and the step begins when nothing that w
 """
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 from dataclasses import dataclass, field
@@ -366,10 +365,8 @@ class MaruConnector(KVConnectorBase_V1):
     def _begin_trace(self, request: Any) -> Optional[tracing.Request]:
         """The request's whole way, below the span of vLLM's caller where vLLM was given its header."""
         headers = getattr(request, "trace_headers", None) or {}
-        if not self._pool.is_attached:
-            return None
         try:
-            return tracing.Request(self._client, headers.get("traceparent"))
+            return tracing.Request(self._client, headers.get("traceparent")) if self._pool.is_attached else None
         except MaruError:
             return None  # the header is none, or the pool has just gone
 
@@ -575,9 +572,7 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._requests.pop(request.request_id, None)
         if plan is not None:
             plan.end()
-            if plan.trace is not None:
-                with contextlib.suppress(MaruError):  # the client it began with is closed, as another one has the pool now
-                    plan.trace.end()
+            plan.end_trace()
         return False, None
 
 

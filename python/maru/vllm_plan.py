@@ -2,6 +2,7 @@
 loaded. Plain values; nothing here needs vLLM or a pool."""
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Collection, Iterable, Optional
 
@@ -9,6 +10,7 @@ import numpy
 
 from . import chunk_keys
 from .chunk_keys import HASH_BYTES
+from .errors import MaruError
 from .pool_tier import Load
 from .token_metadata import TEXT_BYTES_MAX
 
@@ -73,6 +75,11 @@ class RequestPlan:
     @property
     def traceparent(self) -> str:
         return self.trace.traceparent if self.trace is not None else ""
+
+    def end_trace(self) -> None:
+        if self.trace is not None:
+            with contextlib.suppress(MaruError):  # the client it began with is closed, as another one has the pool now
+                self.trace.end()
 
     def loadable_tokens(self, stored: int, block_tokens: int) -> int:
         """Of so many leading tokens that are stored. One token has to be computed in any case, so that there is something to go

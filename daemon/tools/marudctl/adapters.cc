@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -143,7 +144,7 @@ int adapters(const Arguments& arguments) {
   if (found == status["pools"].end() || text(*found, "uuid").empty())
     return complain(kExitRefused, "the pool \"" + pool + "\" does not serve; see marudctl status");
   const std::string uuid = text(*found, "uuid");
-  std::vector<daemon::AdapterFile> registers;
+  std::vector<daemon::UserAdapterFile> registers;
   if (arguments.operands.empty()) {
     registers = daemon::adapter_files_of(uuid, "");
   } else {
@@ -155,7 +156,7 @@ int adapters(const Arguments& arguments) {
     registers.push_back({own.st_uid, path, std::move(file)});
   }
   json rows = json::array();
-  for (const daemon::AdapterFile& one : registers) {
+  for (const daemon::UserAdapterFile& one : registers) {
     const std::string wrong = one.file.is_open() ? read_register(one.file.get(), one.uid, rows)
                                                  : "may be read by user " + std::to_string(one.uid) + " and root alone";
     if (!wrong.empty()) complain(kExitDone, one.path + " " + wrong);
