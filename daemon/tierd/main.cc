@@ -9,7 +9,8 @@ namespace {
 constexpr const char* kHelpText =
     "Usage: maru-tierd --config FILE [--check-config] [--log-level LEVEL]\n"
     "\n"
-    "Keeps blocks of a pool of marud in storage below it: files, NVMe, Redis, S3. An ordinary client and follower of the "
+    "Keeps blocks of a pool of marud in storage below it: files, NVMe, Redis, S3. An ordinary client and follower of "
+    "the "
     "pool.\n"
     "\n"
     "  --config FILE      the configuration, see maru-tierd.toml(5)\n"
