@@ -150,6 +150,9 @@ const maru_tier_calls kS3Tier = {
     .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
     .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
                size_t n) { return of(tier).list(cursor, entries, n); },
+    .get_group = nullptr,
+    .list_groups = nullptr,
+    .list_oldest = nullptr,
 };
 
 }  // namespace maru::tierd
