@@ -1,5 +1,5 @@
-// A client whose blocks a device reads and writes, as maru-tierd is one: it dies in the middle of a store into its tier (pin,
-// transfer out of the page, unpin), and of a load (page, transfer into it, publish under the parent).
+// A client lets a device read and write its blocks, as maru-tierd does. It dies in the middle of a store into its tier: pin,
+// transfer out of the page, unpin. Or it dies in the middle of a load: page, transfer into it, publish under the parent.
 //
 // The device is nobody's process and does not die. It goes on with a transfer whose owner has died, as a kernel does. Two rules
 // keep others safe from it. A page is not used again while a pin is on it. And what a client holds comes back only when the

@@ -13,6 +13,11 @@ namespace {
 
 constexpr size_t kWaitingMax = 256;  // requests; more are not accepted
 
+// Neither place may be null for memcpy(), also of no bytes: a tombstone has no payload, and one in place has no rest.
+void copy_bytes(void* to, const void* from, uint64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 bool is_block_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kLogBlock == 0; }
 
 std::string_view key_of(const maru_tier_request& request) {
@@ -32,7 +37,7 @@ void write_group(std::string_view name, const GroupCount& count, maru_tier_group
   ret_group.entries = count.entries;
   ret_group.entry_bytes = count.bytes;
   ret_group.name_bytes = uint32_t(name.size());
-  std::memcpy(ret_group.name, name.data(), name.size());
+  copy_bytes(ret_group.name, name.data(), name.size());
 }
 
 }  // namespace
@@ -185,11 +190,11 @@ void FileTier::loaded(Record& record, int result) {
                        read->payload_bytes == request.payload_bytes &&
                        attributes.size() == record.entry.attributes_bytes;
     auto* const payload = static_cast<std::byte*>(request.payload);
-    if (is_it) std::memcpy(payload + record.in_place, record.own.data(), request.payload_bytes - record.in_place);
+    if (is_it) copy_bytes(payload + record.in_place, record.own.data(), request.payload_bytes - record.in_place);
     if (!is_it || checksum_of(payload, request.payload_bytes) != read->payload_checksum)
       result = -EBADMSG;
     else
-      std::memcpy(request.attributes, attributes.data(), attributes.size());
+      copy_bytes(request.attributes, attributes.data(), attributes.size());
   }
   Lock lock(mutex_);
   Region& region = table_.region(record.place.region);
@@ -260,7 +265,7 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
   entry.sequence = table_.next_sequence();
   auto* const memory = const_cast<std::byte*>(payload);  // a write only reads it
   record->lay_out(memory);
-  std::memcpy(record->own.data(), payload + record->in_place, entry.payload_bytes - record->in_place);
+  if (payload) copy_bytes(record->own.data(), payload + record->in_place, entry.payload_bytes - record->in_place);
   write_record_header(record->header.all(), file_.id(), table_.region(place->region).sequence, entry, attributes);
   // What takes the place of something else must outlast it when the power fails.
   const bool is_durable = entry.is_tombstone() || table_.find(entry.key) != nullptr;
