@@ -38,12 +38,6 @@ std::string hex_key(const PartDigest& digest) {
   return text;
 }
 
-uint64_t monotonic_ms() {
-  timespec now = {};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
-}
-
 // A live entry. "deepest": the key of the form's last part, whose pin holds all.
 json row_of(const Entry& entry, const Head& head, uint32_t uid, uint64_t now_ms) {
   const auto text_in = [](const char* text, size_t room) { return std::string(text, ::strnlen(text, room)); };

@@ -19,12 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-uint64_t monotonic_ms() {
-  timespec now = {};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
-}
-
 std::string process_text(const json& process) {
   return "process " + daemon::json_text(process.value("pid", json())) + " (" + process.value("command", "?") +
          ", user " + daemon::json_text(process.value("uid", json())) + ")";

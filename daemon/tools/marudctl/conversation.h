@@ -40,6 +40,9 @@ class Conversation {
   uint32_t last_id_ = 0;
 };
 
+// A clock for waits and pauses, which is never set.
+uint64_t monotonic_ms();
+
 // Of the terminal; 0 when the output goes elsewhere, where nothing is shortened.
 size_t line_width();
 // Lines: every other character that would steer the terminal becomes '?'.

@@ -58,11 +58,6 @@ int read_tenant(const Arguments& arguments, json& request) {
 
 std::string limit_text(uint64_t bytes) { return bytes == kNothingAtAll ? "nothing" : daemon::size_text(bytes); }
 
-json limit_shown(const json& row, const char* name) {
-  const uint64_t bytes = row.value(name, uint64_t{0});
-  return bytes == 0 ? json(nullptr) : json(bytes);  // "-": none
-}
-
 // The limits of a tenant itself: null is that the pool's default applies.
 json own_limit_shown(const json& limit) {
   if (limit.is_null()) return "default";

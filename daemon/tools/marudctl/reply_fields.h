@@ -18,6 +18,12 @@ inline std::string text(const nlohmann::json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// A limit in bytes as tables show it: null, "-", when there is none.
+inline nlohmann::json limit_shown(const nlohmann::json& object, const char* name) {
+  const uint64_t bytes = number(object, name);
+  return bytes == 0 ? nlohmann::json(nullptr) : nlohmann::json(bytes);
+}
+
 // An empty array when there is none of this name.
 inline const nlohmann::json& rows_of(const nlohmann::json& object, const char* name) {
   static const nlohmann::json kNone = nlohmann::json::array();

@@ -27,12 +27,6 @@ json share_of(uint64_t part, uint64_t whole) {
   return whole == 0 ? json(nullptr) : json(uint64_t(double(part) * 100 / double(whole)));
 }
 
-// 0 is no limit, and is shown as "-".
-json limit_shown(const json& row, const char* name) {
-  const uint64_t bytes = number(row, name);
-  return bytes == 0 ? json(nullptr) : json(bytes);
-}
-
 }  // namespace
 
 int tier_list(const Arguments& arguments) {

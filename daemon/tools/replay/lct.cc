@@ -27,7 +27,7 @@ constexpr std::string_view kReserve = "reserve_write", kFinish = "finish_write",
                            kEnter = "read_prefetched_results.__enter__", kExit = "read_prefetched_results.__exit__",
                            kFinishRead = "finish_read_prefetched";
 constexpr std::string_view kModel = "maru";  // of keys that were written here
-constexpr size_t kKeysMax = 1u << 20;        // of one call
+constexpr size_t kCallKeysMax = 1u << 20;    // of one call
 constexpr double kSecondsMax = 1e9;
 
 struct KeyHash {
@@ -125,7 +125,7 @@ class ArgumentReader {
                                                        : in_.skip();
       if (!is_read) return false;
     }
-    if (key.hash.empty() || arguments_.keys.size() == kKeysMax) return false;
+    if (key.hash.empty() || arguments_.keys.size() == kCallKeysMax) return false;
     arguments_.keys.push_back(key.digest());
     return true;
   }
@@ -232,9 +232,9 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-class Reader {
+class LctReader {
  public:
-  explicit Reader(Recordings& recordings) : recordings_(recordings), actor_(recordings.actors++) {}
+  explicit LctReader(Recordings& recordings) : recordings_(recordings), actor_(recordings.actors++) {}
 
   void add(const Frame& frame) {
     std::string_view name = frame.qualname;
@@ -462,7 +462,7 @@ Result<void> add_lct(std::span<const std::byte> bytes, const std::string& name, 
     return bad(name, "it has schema " + std::to_string(header.schema) + ", and this program reads 1 and 2");
   if (recordings.begun_unix_ns == 0 && std::isfinite(header.wall_s) && header.wall_s > 0 && header.wall_s < 1e10)
     recordings.begun_unix_ns = uint64_t(header.wall_s * 1e9);
-  Reader reader(recordings);
+  LctReader reader(recordings);
   while (const auto bytes_of_frame = take_frame(rest)) {
     Frame frame;
     if (frame.read(*bytes_of_frame) && frame.type == "record")
