@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 using namespace maru::adapters;
 
-constexpr uint64_t kShownByDefault = 100;
+constexpr uint64_t kAdaptersShown = 100;
 constexpr uint32_t kEntriesAtOnce = 1024;
 
 bool read_exactly(int fd, void* to, size_t bytes, uint64_t offset) {
@@ -157,7 +157,7 @@ int adapters(const Arguments& arguments) {
   }
   std::stable_sort(rows.begin(), rows.end(),
                    [](const json& a, const json& b) { return number(a, "uses") > number(b, "uses"); });
-  const size_t limit = arguments.limit.value_or(kShownByDefault);
+  const size_t limit = arguments.limit.value_or(kAdaptersShown);
   const bool is_cut = rows.size() > limit;
   if (is_cut) rows.erase(rows.begin() + ptrdiff_t(limit), rows.end());
   for (json& row : rows)
