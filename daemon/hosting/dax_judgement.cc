@@ -1,9 +1,9 @@
 #include "daemon/hosting/dax_judgement.h"
 
 #include "daemon/base/size_text.h"
+#include "daemon/base/uuid.h"
 
 #include <cerrno>
-#include <cstring>
 
 namespace maru::daemon {
 namespace {
@@ -22,12 +22,6 @@ bool is_of_a_pool(const DeviceLabel& label) {
 uint64_t bytes_of(const DaxFacts& device, const DaxFacts* pages) { return device.bytes + (pages ? pages->bytes : 0); }
 
 }  // namespace
-
-std::string uuid_text(const Uuid& uuid) {
-  uint8_t bytes[16];
-  std::memcpy(bytes, uuid.data(), sizeof(bytes));
-  return uuid_text(bytes);
-}
 
 std::string DaxJudge::how_to_force() const {
   return "; marud --config FILE --format " + pool() + " --force clears and formats it, and what it holds is lost";

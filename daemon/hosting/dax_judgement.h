@@ -112,6 +112,4 @@ class DaxJudge {
   const KnownPool known_;
 };
 
-std::string uuid_text(const Uuid& uuid);
-
 }  // namespace maru::daemon

@@ -1,6 +1,7 @@
 // A pool on a DAX device: finds the devices that may be meant, gathers the facts for dax_judgement.h, and does the work
 // before the pool serves.
 #include "daemon/base/log.h"
+#include "daemon/base/uuid.h"
 #include "daemon/hosting/dax_format.h"
 #include "daemon/hosting/dax_judgement.h"
 #include "daemon/hosting/hosted_pool.h"
