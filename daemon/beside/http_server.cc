@@ -70,6 +70,19 @@ HttpSettings read_http(ConfigTable table) {
 
 // -- requests ---------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// The other end is root or this program's own user. Others may open the socket as well, to look.
+bool is_operator(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  return info != nullptr && ::getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         (peer.uid == 0 || peer.uid == ::geteuid());
+}
+
+}  // namespace
+
 struct HttpServer::Answering {
   static MHD_Result send(MHD_Connection* connection, unsigned status, const char* type, const std::string& body,
                          const char* allowed = "GET, HEAD") {
@@ -114,7 +127,8 @@ struct HttpServer::Answering {
     const std::string_view wanted = path;
     if (body.is_too_long)
       return send(connection, MHD_HTTP_CONTENT_TOO_LARGE, "text/plain", "A body has at most 4096 bytes here.\n");
-    if (const auto reply = server.handlers_.call({method, path, body.text, entrance.is_unix}))
+    if (const auto reply =
+            server.handlers_.call({method, path, body.text, entrance.is_unix && is_operator(connection)}))
       return send(connection, reply->status, "application/json", reply->json, "GET, HEAD, PUT, DELETE");
     if (std::strcmp(method, MHD_HTTP_METHOD_GET) != 0 && std::strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
       return send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain", "This path takes GET and HEAD.\n");

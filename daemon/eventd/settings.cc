@@ -230,7 +230,7 @@ TraceSettings read_traces(ConfigTable table) {
   if (auto value = table.integer("batch_ms", 1, 60'000)) traces.batch_ms = uint32_t(*value);
   if (auto value = table.integer("timeout_ms", 1, 600'000)) traces.timeout_ms = uint32_t(*value);
   if (auto value = table.integer("retry_s", 0, 86'400)) traces.retry_s = uint32_t(*value);
-  if (auto value = table.integer("clients", 1, 65'536)) traces.clients_max = uint32_t(*value);
+  if (auto value = table.integer("clients", 1, 32'768)) traces.clients_max = uint32_t(*value);
   table.refuse_unknown();
   return traces;
 }

@@ -119,8 +119,8 @@ void SpanExporter::send(Clock::time_point now) {
 }
 
 void SpanExporter::done(daemon::beside::Sample& as) {
-  as.add(request_spans_);
   intake_->note_taken();
+  as.add(request_spans_);
   request_.clear();
   request_.shrink_to_fit();
   request_spans_ = 0;

@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace maru::eventd {
@@ -22,6 +24,7 @@ using format::SpanHello;
 using Got = spans::RingReader::Got;
 
 constexpr size_t kStrangersMax = 64;
+constexpr int kErrnoMax = 4096;
 // A thread that was stopped in the middle of a span goes on within this time, or its span is given up.
 constexpr std::chrono::seconds kUnfinishedMax{1};
 constexpr std::chrono::seconds kComplaintPause{10};  // clients cause these lines, again and again
@@ -54,7 +57,8 @@ bool has_ended(int connection) {
 
 bool is_whole(const Span& span) {
   return span.id != 0 && (span.trace_high | span.trace_low) != 0 && uint8_t(span.operation) != 0 &&
-         uint8_t(span.operation) < format::kSpanOperations && span.begun_ns <= span.ended_ns;
+         uint8_t(span.operation) < format::kSpanOperations && span.begun_ns <= span.ended_ns &&
+         span.result > -kErrnoMax;
 }
 
 Result<std::unique_ptr<SpanIntake>> SpanIntake::open(const std::string& path, size_t clients_max,
@@ -105,7 +109,8 @@ void SpanIntake::serve() {
 }
 
 void SpanIntake::accept_all() {
-  while (true) {
+  // No more in one turn, however fast others come.
+  for (size_t taken = 0; taken < kStrangersMax; ++taken) {
     FileDescriptor accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!accepted.is_open()) return;
     if (strangers_.size() == kStrangersMax)
@@ -140,10 +145,13 @@ void SpanIntake::greet(FileDescriptor connection) {
     trouble = take(std::move(connection), hello, std::move(descriptors.front()));
   if (trouble.empty()) return;
   refused_.add();
-  const auto now = Clock::now();
+  complain("a client is refused: " + trouble, Clock::now());
+}
+
+void SpanIntake::complain(const std::string& trouble, Clock::time_point now) {
   if (now < complain_at_) return;
   complain_at_ = now + kComplaintPause;
-  daemon::log_warning("spans: a client is refused: {}", trouble);
+  daemon::log_warning("spans: {}", trouble);
 }
 
 // Returns what is wrong.
@@ -152,6 +160,10 @@ std::string SpanIntake::take(FileDescriptor&& connection, const SpanHello& hello
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(memory.get(), &status) != 0)
     return "its memory could shrink while it is read; expected a memfd that is sealed";
+  // Huge pages can be missing when they are first touched, and that would end this process.
+  struct statfs system = {};
+  if (::fstatfs(memory.get(), &system) != 0 || system.f_type != TMPFS_MAGIC)
+    return "its memory is not of the machine's usual pages; expected a plain memfd";
   const auto known = std::find_if(clients_.begin(), clients_.end(), [&](const auto& client) {
     return client->device == status.st_dev && client->inode == status.st_ino;
   });
@@ -214,8 +226,10 @@ void SpanIntake::read(Client& client, size_t spans_max, Clock::time_point now, S
     client.unfinished_since = {};
   }
   lost_.add(client.reader.lost() - std::exchange(client.lost_told, client.reader.lost()));
-  if (client.is_damaged)
-    daemon::log_warning("spans: process {} has damaged its ring, and is left", client.source.process);
+  if (client.is_damaged) {
+    refused_.add();
+    complain("process " + std::to_string(client.source.process) + " has damaged its ring, and is left", now);
+  }
   if (part.spans.empty()) return;
   part.source = client.source;
   batch.spans += part.spans.size();

@@ -79,6 +79,7 @@ class SpanIntake {
   };
 
   SpanIntake(std::string path, size_t clients_max, daemon::beside::Counters& counters);
+  void complain(const std::string& trouble, Clock::time_point now);
   void accept_all();
   void greet(FileDescriptor connection);
   std::string take(FileDescriptor&& connection, const format::SpanHello& hello, FileDescriptor memory);

@@ -26,7 +26,8 @@ constexpr int kDeadlineTickMs = 10;  // while something has a deadline
 constexpr int kIdleTickMs = 500;
 constexpr std::chrono::seconds kLookPause{1};  // between looks at usage and health
 constexpr std::chrono::seconds kAnswerPatience{5};
-constexpr size_t kQuotaRowsMax = 1000;  // in an answer, which a socket takes at once
+constexpr size_t kQuotaRowsMax = 400;   // limits, and rows: an answer has to fit into the buffer of a socket
+constexpr size_t kClearedAtATime = 64;  // entries of a tier that an administrator empties
 constexpr size_t kTenantNameMax = 64;   // bytes, as maru_tenant() takes them
 
 std::string scope_of(const maru_tier_group& group) {
@@ -178,6 +179,7 @@ void Controllers::run() {
     next_look_ = now + kLookPause;
     measure();
     stores_->hold_to_quotas();
+    clear_more();
     if (pool_is_gone()) return service_.stop();
   }
 }
@@ -189,6 +191,7 @@ void Controllers::serve(int descriptor) {
   for (const auto& slot : slots_)
     if (descriptor == slot->event_descriptor()) {
       slot->take_completions();
+      clear_more();
       stores_->pump();
       prefetches_->pump();
     }
@@ -264,7 +267,7 @@ void Controllers::order(uint32_t kind, const std::string& name, PrefetchDoor::An
       if (cleared) return answer(0, "{\"deleting\": " + std::to_string(*cleared) + "}");
       return answer(-cleared.error().code, maru::daemon::json_text({{"text", cleared.error().doing}}));
     }
-    case maru::prefetch::kListQuotas: return answer(0, quotas_json());
+    case maru::prefetch::kListQuotas: return answer(0, quotas_json(name));
     case maru::prefetch::kSetQuota:
     case maru::prefetch::kDropQuota: {
       const auto changed = change_quota(kind, name);
@@ -312,15 +315,23 @@ std::string Controllers::tiers_json() {
   return maru::daemon::json_text(all);
 }
 
-// Tenants with a limit or with entries, each once for each tier that counts them.
-std::string Controllers::quotas_json() {
+// Tenants with a limit or with entries, each once for each tier that counts them; or the one that is asked for.
+std::string Controllers::quotas_json(const std::string& wish) {
+  const nlohmann::json asked = maru::daemon::json_of(wish);
+  const std::string only = asked.is_object() ? asked.value("tenant", "") : "";
   nlohmann::json all = {{"default_bytes", quotas_->default_bytes()},
                         {"limits", nlohmann::json::object()},
                         {"usage", nlohmann::json::array()},
                         {"not_counted", nlohmann::json::array()}};
-  for (const auto& [name, bytes] : quotas_->limits())
-    if (all["limits"].size() < kQuotaRowsMax) all["limits"][maru::daemon::tenant_name_text(name)] = bytes;
   size_t left_out = 0;
+  for (const auto& [name, bytes] : quotas_->limits()) {
+    const std::string tenant = maru::daemon::tenant_name_text(name);
+    if (!only.empty() && tenant != only) continue;
+    if (all["limits"].size() < kQuotaRowsMax)
+      all["limits"][tenant] = bytes;
+    else
+      ++left_out;
+  }
   for (const auto& slot : slots_) {
     if (!slot->tier().counts_groups()) {
       all["not_counted"].push_back(slot->settings().name);
@@ -328,6 +339,7 @@ std::string Controllers::quotas_json() {
     }
     for (const maru_tier_group& group : slot->tier().groups()) {
       const std::string scope = scope_of(group);
+      if (!only.empty() && tenant_text(scope) != only) continue;
       if (all["usage"].size() >= kQuotaRowsMax) {
         ++left_out;
         continue;
@@ -373,19 +385,30 @@ void Controllers::answer_drained() {
   for (auto& answer : std::exchange(draining_, {})) answer(0, "{\"drained\": true}");
 }
 
+// A few at a time: an operation's deadline runs from the moment when the tier gets it.
+void Controllers::clear_more() {
+  while (!clearing_.empty()) {
+    auto& [slot, key] = clearing_.front();
+    if (slot->unreleased() >= kClearedAtATime) return;
+    stores_->forget_in(*slot, key);
+    clearing_.pop_front();
+  }
+}
+
 Result<uint64_t> Controllers::clear(const std::string& name) {
   for (const auto& slot : slots_) {
     if (slot->settings().name != name) continue;
-    uint64_t cursor = 0, found = 0;
+    uint64_t cursor = 0;
     std::vector<maru_tier_entry> page(64);
     std::vector<std::string> keys;
-    for (int n = 0; (n = slot->tier().list(&cursor, page.data(), page.size())) > 0;)
+    int n = 0;
+    while ((n = slot->tier().list(&cursor, page.data(), page.size())) > 0)
       for (int i = 0; i < n; ++i)
         keys.emplace_back(reinterpret_cast<const char*>(page[size_t(i)].key), page[size_t(i)].key_bytes);
-    for (const std::string& key : keys) {
-      stores_->forget(key);
-      ++found;
-    }
+    if (n < 0) return failure(-n, "list the entries of tier \"" + name + "\"; clear it on its server");
+    for (std::string& key : keys) clearing_.emplace_back(slot.get(), std::move(key));
+    const uint64_t found = keys.size();
+    clear_more();
     return found;
   }
   return failure(ENOENT, "there is no tier \"" + name + "\"; marudctl tier list shows all");

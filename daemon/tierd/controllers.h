@@ -42,7 +42,7 @@ class Controllers {
 
   void order(uint32_t kind, const std::string& name, PrefetchDoor::Answer answer);
   std::string tiers_json();
-  std::string quotas_json();
+  std::string quotas_json(const std::string& wish);
   Result<std::string> change_quota(uint32_t kind, const std::string& body);
   void learn_name(const std::string& tenant);
   // An order of another thread. Waits for its answer, -ETIMEDOUT at last.
@@ -50,6 +50,7 @@ class Controllers {
   void answer_asked();
   void answer_drained();
   Result<uint64_t> clear(const std::string& name);
+  void clear_more();
 
   const Settings settings_;
   maru::daemon::beside::Service& service_;
@@ -64,6 +65,7 @@ class Controllers {
   std::unique_ptr<PrefetchController> prefetches_;
   std::unique_ptr<PrefetchDoor> door_;
   std::unique_ptr<PoolFollower> follower_;
+  std::deque<std::pair<TierSlot*, std::string>> clearing_;  // entries of a tier that is being emptied
   std::vector<PrefetchDoor::Answer> draining_;
   Clock::time_point next_look_ = {};
   struct Asked {

@@ -108,7 +108,9 @@ std::optional<HttpReply> answer_quota(const HttpCall& call, const AskOrder& ask)
   if (!is_change && call.method != "GET" && call.method != "HEAD")
     return complain(405, "found " + call.method + ", expected GET, PUT or DELETE");
   if (is_change && !call.may_change)
-    return complain(403, "quotas are changed on the Unix socket of [http], and not by TCP");
+    return complain(
+        403,
+        "quotas are changed by root and the user of maru-tierd, on the Unix socket of [http]; found another caller");
   std::string tenant;
   if (path.size() > 7) {
     const auto name = without_percent(path.substr(7));
@@ -118,7 +120,8 @@ std::optional<HttpReply> answer_quota(const HttpCall& call, const AskOrder& ask)
   if (is_change && tenant.empty())
     return complain(405, "found " + call.method + " of all tenants, expected one in the path");
   if (is_change) return call.method == "PUT" ? put(call, tenant, ask) : remove(tenant, ask);
-  const OrderAnswer answer = ask(maru::prefetch::kListQuotas, "");
+  const OrderAnswer answer =
+      ask(maru::prefetch::kListQuotas, tenant.empty() ? "" : maru::daemon::json_text({{"tenant", tenant}}));
   if (answer.result != 0) return refused(answer);
   const json all = maru::daemon::json_of(answer.json);
   if (tenant.empty()) return list(all);

@@ -1,5 +1,6 @@
 #include "daemon/tierd/store_controller.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -188,7 +189,13 @@ bool StoreController::is_admitted(const FeedItem& item, const std::string& key) 
       return false;
     }
   }
-  if (budget_.take(item.length, Clock::now())) return true;
+  // What no tier would take uses nothing of the day's bytes.
+  const std::string scope(split_entry_key(key)->scope);
+  const uint64_t limit = quotas_.limit_of(scope);
+  const bool is_wanted = std::any_of(slots_.begin(), slots_.end(), [&](const auto& slot) {
+    return limit == 0 || item.length <= limit || !slot->tier().counts_groups();
+  });
+  if (!is_wanted || budget_.take(item.length, Clock::now())) return true;
   over_budget_.add();
   return false;
 }
@@ -245,6 +252,7 @@ bool StoreController::has_room(TierSlot& slot, std::string_view scope, uint64_t 
 }
 
 void StoreController::hold_to_quotas() {
+  if (!quotas_.has_any()) return;
   for (const auto& slot : slots_)
     for (const maru_tier_group& group : slot->tier().groups())
       (void)has_room(*slot, {reinterpret_cast<const char*>(group.name), group.name_bytes}, 0);
@@ -293,6 +301,12 @@ void StoreController::erase(const std::string& key) {
   std::vector<TierSlot*> all;
   for (const auto& slot : slots_) all.push_back(slot.get());
   erase_from(all, key);
+}
+
+void StoreController::forget_in(TierSlot& slot, const std::string& entry_key) {
+  if (busy_.contains(entry_key)) return;
+  deletions_.add();
+  erase_from({&slot}, entry_key);
 }
 
 void StoreController::erase_from(const std::vector<TierSlot*>& slots, const std::string& key) {

@@ -63,6 +63,8 @@ class StoreController {
   void forget(const std::string& entry_key) {
     if (!busy_.contains(entry_key)) erase(entry_key);
   }
+  // An administrator empties one tier.
+  void forget_in(TierSlot& slot, const std::string& entry_key);
   // Called with the key of each deletion that the tiers follow.
   std::function<void(const std::string& entry_key)> deleted;
 

@@ -121,9 +121,8 @@ TenantQuotas::Room TenantQuotas::room_for(TierSlot& slot, std::string_view scope
     const uint64_t wanted = limit - std::max(bytes, limit / kFreedShare);
     for (auto& [key, entry_bytes] : slot.tier().oldest(scope, kDeletedAtOnce)) {
       if (used <= wanted) break;
-      if (is_busy(key)) continue;
       used -= std::min(entry_bytes, used);
-      room.too_old.push_back(std::move(key));
+      if (!is_busy(key)) room.too_old.push_back(std::move(key));  // a busy one goes already, or is being replaced
     }
   }
   return room;

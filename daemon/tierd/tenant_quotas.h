@@ -26,6 +26,7 @@ class TenantQuotas {
 
   // Of an entry key's scope; 0: no limit. The default is for tenants, and not for blocks of no tenant.
   uint64_t limit_of(std::string_view scope) const;
+  bool has_any() const { return default_bytes_ != 0 || !limits_.empty(); }
   uint64_t default_bytes() const { return default_bytes_; }
   const std::map<std::string, uint64_t>& limits() const { return limits_; }
 

@@ -168,8 +168,10 @@ int AdapterSet::make(uint32_t number, Form form, Pressure pressure, Fresh& fresh
   return make_from_file(number, form, fresh.parts.emplace(client_), reason);
 }
 
-// The keys follow from the file that was loaded, so a tier has its weights or none. It needs no look at the file.
+// The keys have the weights' checksum, so a tier has these very weights or none, whichever machine and time they are from. It
+// needs no look at the file. Of a file that was loaded unread the library asks no tier.
 int AdapterSet::make_from_tier(uint32_t number, Form form, TierHold& tier) const {
+  if (register_.entry(number).is_checked == 0) return -ENOENT;
   const PartKeys keys(register_.entry(number), form, part_bytes());
   uint64_t bytes = 0;
   const int status = tier.load(wish_.tier_socket, keys, wish_.in_register.timeout_ms, &bytes);
@@ -212,6 +214,9 @@ int AdapterSet::make_from_file(uint32_t number, Form form, NewParts& parts, maru
           files.file.read_tensors([&] { return std::make_unique<FormSink>(plan, roles); }, &manifest.checksum, reason);
       status < 0)
     return status;
+  if (entry.is_checked == 1 && !std::equal(manifest.checksum.begin(), manifest.checksum.end(), entry.checksum))
+    return fail(reason, ESTALE, "the weights in %s are not those that were loaded: unload the adapter, and load it again",
+                folder.c_str());
   write_manifest(plan);
   step(Step::kFilled);
   if (const int status = parts.store(keys, [&](size_t) { step(Step::kStoringPart); }); status < 0)

@@ -111,6 +111,7 @@ int AdapterSet::load(const std::string& name, const std::string& folder, uint32_
   entry.file_bytes = identity.bytes, entry.modified_ns = identity.modified_ns;
   entry.headers_hash = files.file.headers_hash();
   std::memcpy(entry.checksum, checksum.data(), checksum.size());
+  entry.is_checked = (flags & MARU_ADAPTERS_LOAD_LAZY) == 0;
   entry.alpha = files.file.config().alpha;
   entry.rank = files.manifest.rank_max();
   entry.modules = uint32_t(files.manifest.modules.size());

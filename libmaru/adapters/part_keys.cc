@@ -13,18 +13,19 @@ struct KeyText {
   uint64_t version;
   uint64_t device, inode, file_bytes, modified_ns, headers_hash;
   uint64_t part_bytes;
+  uint8_t checksum[16];  // of the weights; zeros where the file was not read when it was loaded
   uint32_t form, part;
 };
 static_assert(std::has_unique_object_representations_v<KeyText>);
-constexpr uint64_t kPlacementVersion = 1;
+constexpr uint64_t kPlacementVersion = 2;
 constexpr uint64_t kPartsMax = 1u << 20;
 
 }  // namespace
 
 PartDigest part_digest(const Entry& entry, Form form, uint64_t part_bytes, uint32_t part) {
-  const KeyText text = {kPlacementVersion, entry.device,      entry.inode,
-                        entry.file_bytes,  entry.modified_ns, entry.headers_hash,
-                        part_bytes,        index_of(form),    part};
+  KeyText text = {kPlacementVersion,  entry.device, entry.inode, entry.file_bytes, entry.modified_ns,
+                  entry.headers_hash, part_bytes,   {},          index_of(form),   part};
+  if (entry.is_checked == 1) std::memcpy(text.checksum, entry.checksum, sizeof(text.checksum));
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(&text, sizeof(text)));
   PartDigest digest;

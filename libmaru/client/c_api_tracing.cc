@@ -82,7 +82,7 @@ int maru_begin_request(maru_client* client, const char* traceparent, maru_reques
   if (Tracing* tracing = client->client->tracing()) {
     const uint64_t number = tracing->take_number();
     TraceContext context = tracing->make_context(number, above);
-    if (!above.is_some() && !tracing->takes_request(number)) context.flags = 0;  // nor are the calls for it traced
+    if (!above.is_some() && !tracing->takes_request()) context.flags = 0;  // nor are the calls for it traced
     maru::client::format_traceparent(context, begun.traceparent);
     begun.words[kParent] = above.span;
     begun.words[kBegunNs] = maru::client::unix_ns();

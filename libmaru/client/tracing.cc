@@ -165,8 +165,8 @@ void CallSpan::begin(const Client& client, Tracing& tracing) {
   ThreadState* state = try_thread_state();
   const TraceContext none;
   const TraceContext& above = state == nullptr ? none : state->span != nullptr ? state->span->context : state->request;
+  if (above.is_some() ? !above.is_sampled() : !tracing.takes_request()) return;
   const uint64_t number = tracing.take_number();
-  if (above.is_some() ? !above.is_sampled() : !tracing.takes_request(number)) return;
   span_ = {&tracing, tracing.make_context(number, above), above.span, unix_ns()};
   if (state == nullptr) return;
   outer_ = state->span;

@@ -49,11 +49,12 @@ class Tracing {
   // Connects again if the connection is lost.
   void upkeep();
 
-  // A number that this ring gives out once, and whether a request that begins with it is traced.
+  // A number that this ring gives out once.
   uint64_t take_number() { return numbers_.fetch_add(1, std::memory_order_relaxed); }  // any order will do
-  bool takes_request(uint64_t number) const {
+  // Whether the next request that begins here is traced: each so many-th one is.
+  bool takes_request() {
     const uint32_t one_in = one_in_.load(std::memory_order_relaxed);  // a wish, in force a moment later
-    return one_in != 0 && number % one_in == 0;
+    return one_in != 0 && begun_here_.fetch_add(1, std::memory_order_relaxed) % one_in == 0;  // any order will do
   }
   // The context of a new span. `parent`: none for a request that begins here.
   TraceContext make_context(uint64_t number, const TraceContext& parent) const;
@@ -66,7 +67,7 @@ class Tracing {
   Mapping mapping_;
   spans::RingView ring_;
   uint64_t seeds_[3] = {};
-  std::atomic<uint64_t> numbers_{0};
+  std::atomic<uint64_t> numbers_{0}, begun_here_{0};
   std::atomic<uint32_t> one_in_{0};
   format::SpanHello hello_ = {};
 

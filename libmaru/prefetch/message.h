@@ -19,7 +19,7 @@ enum MessageKind : uint32_t {
   kListTiers = 2,   // nothing -> JSON
   kClearTier = 3,   // the tier's name -> JSON
   kDrainTiers = 4,  // nothing -> JSON, once all that waits is written
-  kListQuotas = 5,  // nothing -> JSON: what tenants have and may have
+  kListQuotas = 5,  // nothing, or JSON: {"tenant"} -> JSON: what tenants have and may have
   kSetQuota = 6,    // {"tenant", "bytes"} -> JSON; 0 bytes: no limit
   kDropQuota = 7,   // {"tenant"} -> JSON; the default applies again
 };

@@ -17,6 +17,12 @@ POOL = 8 << 20
 LOGGER = logging.getLogger("test.maru")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A slow machine makes no block late, except where a test asks for a deadline."""
+    monkeypatch.setattr(pool_tier, "DEADLINE_S", 60.0)
+
+
 @pytest.fixture
 def small(marud_program):
     with Marud(marud_program, size=f"{POOL >> 20}MiB") as running:
@@ -86,8 +92,8 @@ def test_a_socket_that_is_not_there_is_left_alone(tmp_path, caplog, monkeypatch)
 
 
 def test_a_hanging_maru_tierd_delays_one_question_and_is_asked_again(tierd, digests, caplog, monkeypatch):
-    monkeypatch.setattr(pool_tier, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(pool_tier, "LATE_S", 0.2)
+    monkeypatch.setattr(pool_tier, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(pool_tier, "LATE_S", 1.0)
     tier = PoolTier(tierd.socket, LOGGER)
     tierd.suspend()
     try:

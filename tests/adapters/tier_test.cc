@@ -2,6 +2,7 @@
 #include "tests/adapters/set_fixture.h"
 #include "tests/tiers/tierd_process.h"
 
+#include <csignal>
 #include <filesystem>
 
 namespace maru::test {
@@ -17,7 +18,8 @@ class AdapterTiers : public ::testing::Test {
                "\"64MiB\"\nregion_bytes = \"1MiB\"\n") {
     tierd_.start();
     wish_.tier_socket = tierd_.socket_path();
-    wish_.part_bytes = 4096;  // so that a form has several blocks
+    wish_.timeout_ms = 240'000;  // a tier has a quarter of it
+    wish_.part_bytes = 4096;     // so that a form has several blocks
   }
 
   maru_adapters_statistics statistics(AdapterSet& set) {
@@ -92,6 +94,32 @@ TEST_F(AdapterTiers, AnEvictedFormComesBackWithoutItsFiles) {
   EXPECT_EQ(after.evicted, 1u);
   EXPECT_EQ(after.hot_adapters, 1u);
   tierd_.stop();
+}
+
+// It takes connections and answers none.
+TEST_F(AdapterTiers, AStoppedMaruTierdHoldsUpNoLoadForLong) {
+  wish_.timeout_ms = 2000;
+  const auto set = home_.open(client_, wish_);
+  add_and_store(*set, "a");
+  evict_all();
+  ASSERT_EQ(::kill(tierd_.pid(), SIGSTOP), 0);
+  expect_exact(*set, "a");
+  EXPECT_EQ(::kill(tierd_.pid(), SIGCONT), 0);
+  EXPECT_EQ(statistics(*set).tier_loads, 0u);
+  EXPECT_EQ(statistics(*set).loads, 2u);
+}
+
+// Its weights were not read when it was loaded, so a tier could have those of another file with the same name and size.
+TEST_F(AdapterTiers, AnAdapterThatWasLoadedUnreadComesFromItsFile) {
+  const auto set = home_.open(client_, wish_);
+  write_adapter(home_.folder("a"), wish_named("a"));
+  maru_adapters_reason reason = {};
+  ASSERT_EQ(set->load("a", home_.folder("a"), MARU_ADAPTERS_LOAD_LAZY, &reason), 0) << reason.text;
+  for (int i = 0; i < 2; ++i) {
+    expect_exact(*set, "a");
+    evict_all();
+  }
+  EXPECT_EQ(statistics(*set).tier_loads, 0u);
 }
 
 // marud takes the deepest part first. A tier forgets blocks that a client deletes, so the parts before it must stay.

@@ -1,4 +1,3 @@
-#define PY_SSIZE_T_CLEAN  // for Py_BuildValue
 #include "client.h"
 
 #include "arrays.h"

@@ -1,5 +1,4 @@
 // maru_follow* for maru/follow.py, which makes iterators of it: a module of its own, since a follower is no client.
-#define PY_SSIZE_T_CLEAN
 #include "without_gil.h"
 
 #include <algorithm>

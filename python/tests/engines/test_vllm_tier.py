@@ -42,6 +42,12 @@ class Beside:
         return Engine(self.marud.socket, ranks=self.ranks, role="kv_consumer", **{"maru_prefetch": self.tierd.socket, **more})
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A slow machine makes no block late, except where a test asks for a deadline."""
+    monkeypatch.setattr(pool_tier, "DEADLINE_S", 60.0)
+
+
 @pytest.mark.parametrize("runner", [1, 2])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_has_left_the_pool_is_loaded(marud_program, ranks, runner):
@@ -80,8 +86,8 @@ def test_others_go_on_while_a_request_waits(marud_program):
 
 
 def test_a_hanging_maru_tierd_delays_one_request(marud_program, monkeypatch, caplog):
-    monkeypatch.setattr(pool_tier, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(pool_tier, "LATE_S", 0.2)
+    monkeypatch.setattr(pool_tier, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(pool_tier, "LATE_S", 1.0)
     with Beside(marud_program) as beside, beside.engine() as engine:
         beside.tierd.suspend()
         try:

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 
 namespace maru::tierd {
@@ -155,11 +156,15 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
   };
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 1; i < findings.size() && i < table.count(); ++i)
-      threads.emplace_back([&recover, &finding = findings[i]] {
-        block_signals();
-        recover(finding);
-      });
+    try {
+      for (size_t i = 1; i < findings.size() && i < table.count(); ++i)
+        threads.emplace_back([&recover, &finding = findings[i]] {
+          block_signals();
+          recover(finding);
+        });
+    } catch (const std::system_error&) {
+      // The limit of threads: those that began read the whole log.
+    }
     recover(findings[0]);
   }
   RecoveredLog recovered;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kTextBytesMax = 300;  // of what people read
 constexpr uint32_t kRetryAfterMax = 3600;
+constexpr size_t kEntityBytesMax = 12;
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -64,7 +65,8 @@ void append_entity(std::string_view name, std::string& text) {
 std::string unescaped(std::string_view xml) {
   std::string text;
   while (!xml.empty()) {
-    const size_t end = xml[0] == '&' ? xml.find(';') : std::string_view::npos;
+    // The longest name of a character that an answer needs is "&#x10FFFF;".
+    const size_t end = xml[0] == '&' ? xml.substr(0, kEntityBytesMax).find(';') : std::string_view::npos;
     if (end == std::string_view::npos) {
       text += xml[0];
       xml.remove_prefix(1);
@@ -80,10 +82,11 @@ std::string unescaped(std::string_view xml) {
 std::optional<std::string_view> element(std::string_view xml, std::string_view name, std::string_view* ret_after) {
   for (size_t at = 0; (at = xml.find('<', at)) != std::string_view::npos; ++at) {
     if (xml.compare(at + 1, name.size(), name) != 0) continue;
-    const size_t end = xml.find('>', at);
-    if (end == std::string_view::npos) return std::nullopt;
+    if (at + 1 + name.size() >= xml.size()) return std::nullopt;
     const char behind = xml[at + 1 + name.size()];
     if (behind != '>' && behind != ' ' && behind != '/') continue;  // a longer name
+    const size_t end = xml.find('>', at);
+    if (end == std::string_view::npos) return std::nullopt;
     std::string_view content;
     size_t after = end + 1;
     if (xml[end - 1] != '/') {

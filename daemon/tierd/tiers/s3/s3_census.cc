@@ -22,11 +22,11 @@ void S3Census::ask(std::string prefix, const std::string& token) {
   call.query = {{"list-type", "2"}, {"prefix", prefix}, {"max-keys", wish_.lists ? "1000" : "1"}};
   if (!token.empty()) call.query["continuation-token"] = token;
   call.deadline = S3Call::Clock::now() + wish_.page_timeout;
-  call.done = [this, prefix = std::move(prefix)](Outcome& outcome) { take_page(prefix, outcome); };
+  call.done = [this, prefix = std::move(prefix), token](Outcome& outcome) { take_page(prefix, token, outcome); };
   client_.start(std::move(call));
 }
 
-void S3Census::take_page(const std::string& prefix, Outcome& outcome) {
+void S3Census::take_page(const std::string& prefix, const std::string& token, Outcome& outcome) {
   if (outcome.result == -ENOENT) outcome.result = -ENODEV;  // of a bucket, with an error in a form of the server's own
   if (outcome.result != 0) return end_list(outcome);
   const auto page = parse_s3_listing(outcome.body);
@@ -36,6 +36,11 @@ void S3Census::take_page(const std::string& prefix, Outcome& outcome) {
     outcome.trouble =
         "the server's answer is no list of objects in the second form (ListObjectsV2); expected a server of "
         "S3; correct endpoint";
+    return end_list(outcome);
+  }
+  if (!page->next.empty() && page->next == token) {
+    outcome.result = -EPROTO;
+    outcome.trouble = "the server's list goes on where it began; expected another continuation token";
     return end_list(outcome);
   }
   if (wish_.lists)

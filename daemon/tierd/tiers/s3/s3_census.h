@@ -31,7 +31,7 @@ class S3Census {
   static constexpr size_t kHeadsAtATime = 8;
 
   void ask(std::string prefix, const std::string& token);
-  void take_page(const std::string& prefix, Outcome& outcome);
+  void take_page(const std::string& prefix, const std::string& token, Outcome& outcome);
   void end_list(const Outcome& outcome);
   void read_next_head();
   void read_head(const std::string& name, uint32_t key_bytes);
