@@ -44,7 +44,7 @@ class PoolTier:
         nowhere."""
         if not self.is_on or len(keys) == 0 or time.monotonic() < self._quiet_until:
             return None
-        asked = keys[:KEYS_MAX]
+        asked: Any = keys[:KEYS_MAX]
         are_rows = hasattr(asked, "tobytes")
         listed: list[Any] = [row.tobytes() if are_rows else row for row in asked]
         try:

@@ -84,7 +84,8 @@ class RequestPlan:
     def loadable_tokens(self, stored: int, block_tokens: int) -> int:
         """Of so many leading tokens that are stored. One token has to be computed in any case, so that there is something to go
         on from. Then the last chunk is loaded without its last block."""
-        return min(stored, (self.request.num_tokens - 1) // block_tokens * block_tokens)
+        known: int = (self.request.num_tokens - 1) // block_tokens * block_tokens
+        return min(stored, known)
 
     def hash_to(self, n: int, chunk_tokens: int) -> bytes:
         """The hashes of the whole chunks among the first n tokens."""

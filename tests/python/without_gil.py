@@ -10,10 +10,12 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("--build", type=pathlib.Path, required=True)
 build = arguments.parse_args().build
 
-command, = (entry["command"] for entry in json.loads((build / "compile_commands.json").read_text())
-            if entry["file"].endswith("python/maru/native/arrays.cc"))
+# One file, as the module's files are compiled, each alone or several at a time.
+source = pathlib.Path(__file__).resolve().parents[2] / "python/maru/native/arrays.cc"
+entry = next(entry for entry in json.loads((build / "compile_commands.json").read_text()) if "/_maru.cpython" in entry["output"])
+command = [str(source) if word == entry["file"] else word for word in shlex.split(entry["command"])]
 for flags, expected in ([], ""), (["-DPy_GIL_DISABLED=1"], "needs the GIL"):
-    done = subprocess.run([*shlex.split(command), *flags, "-fsyntax-only"], cwd=build, capture_output=True, text=True,
+    done = subprocess.run([*command, *flags, "-fsyntax-only"], cwd=build, capture_output=True, text=True,
                           timeout=120)
     if (done.returncode != 0) != bool(expected) or expected not in done.stderr:
         sys.exit(f"{flags}: status {done.returncode}, expected {expected or 'no error'!r}:\n{done.stderr}")
