@@ -12,7 +12,8 @@ build = arguments.parse_args().build
 
 # One file, as the module's files are compiled, each alone or several at a time.
 source = pathlib.Path(__file__).resolve().parents[2] / "python/maru/native/arrays.cc"
-entry = next(entry for entry in json.loads((build / "compile_commands.json").read_text()) if "/_maru.cpython" in entry["output"])
+entries = json.loads((build / "compile_commands.json").read_text())
+entry = next(entry for entry in entries if "/_maru.cpython" in entry["output"])
 command = [str(source) if word == entry["file"] else word for word in shlex.split(entry["command"])]
 for flags, expected in ([], ""), (["-DPy_GIL_DISABLED=1"], "needs the GIL"):
     done = subprocess.run([*command, *flags, "-fsyntax-only"], cwd=build, capture_output=True, text=True,

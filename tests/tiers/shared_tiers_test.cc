@@ -71,8 +71,12 @@ void expect_shared(const std::string& table) {
   two.store({"both"});
   Host three(table);
   EXPECT_EQ(three.fetch({"both"}), 1u);
-  EXPECT_EQ(one.client.remove("other 1"), 0);
-  EXPECT_TRUE(wait_until([&] { return Host(table).fetch({"other 0", "other 1"}) == 1; }));
+  // A block that is deleted before the feed has told of its load is no event, and its entry stays: then once more.
+  EXPECT_TRUE(wait_until([&] {
+    (void)one.fetch({"other 0", "other 1"});
+    (void)one.client.remove("other 1");
+    return Host(table).fetch({"other 0", "other 1"}) == 1;
+  }));
   for (Host* const host : {&one, &two, &three}) {
     EXPECT_EQ(host->tierd.metric("maru_tier_unproven_total"), 0u);
     host->tierd.stop();
