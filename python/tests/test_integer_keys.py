@@ -146,6 +146,7 @@ def test_another_process_reads_what_one_has_stored(marud):
             status = 0
         finally:
             os._exit(status)
+    os.close(ready_write)  # so that a child that fails ends the wait
     try:
         assert os.read(ready_read, 1) == b"1"
         with maru.MaruHandler(config(marud)) as consumer:
@@ -158,7 +159,7 @@ def test_another_process_reads_what_one_has_stored(marud):
         if child != 0:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        for end in (ready_read, ready_write, done_read, done_write):
+        for end in (ready_read, done_read, done_write):
             os.close(end)
 
 
