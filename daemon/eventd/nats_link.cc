@@ -139,7 +139,9 @@ Result<void> NatsLink::connect() {
   const std::string subject = settings_.subject + ".resync";
   const natsStatus subscribed =
       natsConnection_Subscribe(&requests_, connection_, subject.c_str(), News::on_request, news_.get());
-  if (subscribed != NATS_OK) return refused("subscribe to requests", subscribed);
+  // A server that refuses may have ended the connection by now; then the library tells it, too, and look() connects again.
+  if (subscribed != NATS_OK && subscribed != NATS_CONNECTION_CLOSED)
+    return refused("subscribe to requests", subscribed);
   return {};
 }
 
