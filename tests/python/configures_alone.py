@@ -1,4 +1,4 @@
-"""That pip's build of the package finds all sources: python/meson.build reads their names in the build files of the libraries."""
+"""That pip's build of the package finds all sources: python/meson.build reads their names in the libraries' build files."""
 import argparse
 import pathlib
 import subprocess
