@@ -128,7 +128,7 @@ def lmcache_inside(bench):
 
 
 PEERS = {
-    "files": Peer(files, "vLLM's ExampleConnector, files in /dev/shm, another process"),
+    "files": Peer(files, "vLLM's ExampleConnector, files in /dev/shm, another process", is_usual=False),
     "lmcache": Peer(lmcache, "LMCache's server with its own DRAM, another process"),
     "lmcache-marud": Peer(lmcache_marud, "LMCache's server with marud as its L1, another process"),
     "mooncake": Peer(mooncake, "Mooncake Store by TCP, another process"),
