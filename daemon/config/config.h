@@ -185,7 +185,7 @@ std::string normal_path(const std::string& path);
 // are problems. Loads code from the policy folder. config/policy.cc.
 void check_policies(const std::vector<PoolSpec>& pools, std::vector<ConfigProblem>& problems);
 
-// The users who may use a pool, and those who may administrate it: config/access.cc.
+// Reads which users may use a pool, and which users may administrate it. config/access.cc.
 void read_access(ConfigTable& table, PoolSpec& spec);
 // The tables [limits] and [[limit]].
 void read_user_limits(ConfigTable& root, Config& config);

@@ -146,8 +146,8 @@ bool DaxJudge::may_clear(const DaxFacts& pages, const DaxFacts& main, Fate fate)
 
 // -- what the facts mean ----------------------------------------------------------------------------------------------
 
-// A pool that marud knows may lie on a device that is late, or may not be opened now, and one in memory that lost its content
-// does not: but of that only the device itself, when it is read, can be sure.
+// A pool that marud knows may lie on a device that comes late or that marud cannot open now. A pool in memory that lost its
+// content lies nowhere any more; marud knows this loss only after it has read every device.
 BlankDevices DaxJudge::blank_devices() const {
   if (!known_.record || !known_.record->is_made()) return BlankDevices::kElse;
   const bool is_gone = known_.record->is_volatile && known_.record->boot_id != known_.boot_id && !is_shared();

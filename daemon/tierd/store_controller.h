@@ -4,8 +4,8 @@
 //
 // Pins are bounded by the bytes that they keep from eviction, also those that a tier does not give back: then nothing more is
 // stored, and the pool goes on without tiers. A pin keeps the whole chain above its block, so of a chain its deepest pinned
-// block counts, with all that is above it. A chain that is longer than the bound is written alone. Of one key one change is
-// under way at a time; what the feed tells meanwhile waits.
+// block counts, with all that is above it. A chain that is longer than the bound is written alone. Each key
+// has at most one change under way; later events of this key wait.
 //
 // Threads: one, the controllers'.
 #pragma once

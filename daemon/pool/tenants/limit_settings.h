@@ -1,5 +1,5 @@
-// Limits of tenants as they are set: those of the configuration, and those of run time, which administrators set and which go
-// before the others, also after a restart. A change is written down before it applies.
+// Limits of tenants. The configuration sets some, and administrators set others at run time. A limit of run time goes before
+// one of the configuration, also after a restart. marud writes a change into a file before the change applies.
 //
 //   (1) A thread writes at most one change at a time.
 //

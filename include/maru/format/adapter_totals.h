@@ -1,6 +1,6 @@
-// What the processes of one user have done with the LoRA adapters of a pool: a file of one page beside their register, named as
-// the register with ".totals" behind it. Other users may read this file, marud among them. The register they may not: a reader
-// could lock its bytes, and so hold up the processes that use it.
+// Totals of the work of one user's processes with the LoRA adapters of a pool. They lie in a file of one page beside the user's
+// register; the file has the register's name with ".totals" behind it. Other users, marud among them, may read this file.
+// They may not read the register: a reader could lock its bytes, and so hold up the processes that use it.
 //
 // Each word is exact; two words need not be of the same moment. Nothing is decided by these numbers.
 #pragma once
