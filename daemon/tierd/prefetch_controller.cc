@@ -168,11 +168,10 @@ bool PrefetchController::Ticket::ends_at(State state) const {
   return state == State::kAbsent || (state == State::kMissing && wanted.policy == MARU_PREFETCH_PREFIX);
 }
 
-// Loads that are under way behind it go on for other tickets alone.
+// Loads that are under way behind it go on for other tickets alone. Keys before it may still wait for their turn.
 void PrefetchController::Ticket::end_behind(size_t index) {
   for (size_t i = index + 1; i < states.size(); ++i)
     if (states[i] != State::kThere) states[i] = State::kMissing;
-  next = states.size();
 }
 
 void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
@@ -181,7 +180,11 @@ void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
   while (!ticket->is_finished && ticket->next < states.size()) {
     State& state = states[ticket->next];
     if (state == State::kLooking) return;
-    if (ticket->ends_at(state)) return ticket->end_behind(ticket->next);
+    if (ticket->ends_at(state)) {
+      ticket->end_behind(ticket->next);
+      ticket->next = states.size();
+      return;
+    }
     if (state == State::kFound) {
       const auto load = ticket->loads[ticket->next];
       if (is_gated(*ticket, *load)) {

@@ -264,6 +264,22 @@ TEST_F(TierdTickets, ASegmentedPrefixPassesOverLoadsThatFail) {
   }
 }
 
+// One of these blocks is in flight at a time: the tier answers that it lacks the last key before the second load begins.
+TEST_F(TierdTickets, BlocksBeforeAKeyThatIsNowhereAreLoaded) {
+  start(kFileTier, "[store]\npolicy = \"skip_pool\"\n");
+  TestClient client(marud_.socket_path());
+  std::vector<std::string> asked = keys(3);
+  asked.push_back("never stored");
+  for (const uint32_t policy : {MARU_PREFETCH_PREFIX, MARU_PREFETCH_SEGMENTED_PREFIX}) {
+    put_below(client, 3, 600'000);
+    maru_prefetch_status_info status = {};
+    maru_prefetch_release(ask(asked, policy, MARU_PREFETCH_TEMPORARY, status));
+    EXPECT_EQ(status.usable, 3u);
+    EXPECT_EQ(status.loaded, 3u);
+    EXPECT_EQ(status.late, 0u);
+  }
+}
+
 TEST_F(TierdTickets, ASegmentedPrefixEndsAtAKeyThatIsNowhere) {
   start(kFileTier, "[store]\npolicy = \"skip_pool\"\n");
   TestClient client(marud_.socket_path());
