@@ -1,8 +1,7 @@
 // Eviction policies: the order in which marud takes blocks away when it needs their memory.
 //
 // A policy says which evictable block goes first. It does not say which blocks are evictable: a block with children or with a
-// pin stays, whatever the policy wants, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no
-// other harm.
+// pin stays under every policy, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no other harm.
 //
 // marud keeps the blocks that it knows in queues, ordered from cold to warm. For each block the policy names a queue and an
 // order within it (`place`), from facts about the block and from one word of its own that marud stores beside the block and
@@ -107,7 +106,7 @@ class Policy {
 
   // A block that was not known before. Its word is 0.
   virtual void stored(PolicyBlock&, const PolicyPool&) {}
-  // A use. last_use is that of this use. Uses that follow each other within a few milliseconds may come as one.
+  // A use. last_use is the time of this use. Uses that follow each other within a few milliseconds may come as one.
   virtual void used(PolicyBlock&, const PolicyPool&) {}
   // A child of the block was evicted; last_use of the parent is unchanged. Each use of the child was also a use of the parent,
   // which the parent's own uses do not show: here the policy can account for it.
@@ -119,8 +118,8 @@ class Policy {
   virtual bool spare(PolicyBlock&, const PolicyPool&) { return false; }
   // The block was evicted (not: deleted, or expired).
   virtual void evicted(const PolicyBlock&) {}
-  // With Ranking::kByRank: of the cold end of a queue; the lowest goes first, and of equals the one with the lower order. While
-  // one request is served (`now` stands still) a rank may rise when blocks leave and must not fall: that is noticed late.
+  // With Ranking::kByRank: the rank of the cold end of a queue. The lowest rank goes first, and among equals the lower order.
+  // During one request (`now` stands still) a rank may rise when blocks leave and must not fall: that is noticed late.
   virtual uint64_t rank(const PolicyBlock&, const PolicyTenant&, const PolicyQueues&, const PolicyPool&) const {
     return 0;
   }

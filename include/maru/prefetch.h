@@ -37,8 +37,8 @@ enum maru_prefetch_policy {
 };
 
 enum maru_prefetch_flags {
-  /* What this ticket loads is for its asker alone: a block that others have not pinned leaves the pool when the ticket is
-   * released, unless another ticket has asked for it as well. It stays in the tier. */
+  /* The blocks that this ticket loads are for its asker alone. A block that others have not pinned leaves the pool when the
+   * ticket is released, unless another ticket has asked for it as well. It stays in the tier. */
   MARU_PREFETCH_TEMPORARY = 1u << 0
 };
 

@@ -88,7 +88,7 @@ typedef struct maru_tokens_options {
  *   ret_hashes     n / block_tokens hashes, in the order of the blocks
  *   ret_bytes      bytes at ret_hashes; -EINVAL when the hashes need more
  * Errors: -EINVAL; -ENOMEM. With MARU_TOKENS_SHA256_PICKLE and MARU_TOKENS_XXH3_PICKLE, -EINVAL also when two of the hashed
- * texts (name, path, salt and the tags) are equal: the engine may have one object or two for them, and the pickle differs. */
+ * texts (name, path, salt and the tags) are equal: the engine may have one or two objects for them, and the pickle differs. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
                                         void *ret_hashes, size_t ret_bytes);
 

@@ -51,17 +51,17 @@ struct Record {
   };
 
   uint32_t magic;  // written last
-  uint32_t bytes;  // of the record, with what follows it; a multiple of 8
+  uint32_t bytes;  // of the record, with its keys and sizes; a multiple of 8
   Recorded operation;
   uint8_t flags;
   uint16_t client;  // tells the clients of a process apart
   uint32_t thread;  // the kernel's number
-  int32_t result;   // of the call; below 0: -errno. Of kExists, kRetrieve, kPin the keys that were there, of kMatch the
-                    // leading ones; of kStoreChain the keys that are there after it
+  int32_t result;   // of the call; below 0: -errno. kExists, kRetrieve, kPin: the keys that were present; kMatch: the
+                    // leading keys that were; kStoreChain: the keys that are present after it
   uint32_t keys;    // digests that follow
   uint64_t at_ns;   // when it began
   uint64_t took_ns;
-  uint64_t payload_bytes;  // of what is stored or allocated, all together
+  uint64_t payload_bytes;  // of the stored or allocated payloads, all together
   uint64_t block;          // the block that was stored last, or the deepest of a match; else 0
   uint64_t parent;         // the block that was given as the parent, else 0
 };
