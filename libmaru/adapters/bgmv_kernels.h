@@ -27,7 +27,7 @@ const BgmvKernels& plain_kernels();
 const BgmvKernels* avx2_kernels();
 const BgmvKernels* avx512_kernels();
 
-// Of all kernels: what is left behind the last whole vector.
+// For all kernels: the weights behind the last whole vector.
 float weight_of(const std::byte* row, Element element, uint64_t at);
 
 }  // namespace maru::adapters

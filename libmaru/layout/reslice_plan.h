@@ -25,7 +25,7 @@ struct Shape {
   uint64_t run_bytes = 0;
   uint64_t runs = 0;  // of all loops together
   uint32_t loops = 0;
-  std::array<Loop, 5> loop = {};  // the slowest first: the one with the largest stride in the source
+  std::array<Loop, 5> loop = {};  // the slowest first: the loop with the largest stride in the source
   bool operator==(const Shape&) const = default;
 };
 
