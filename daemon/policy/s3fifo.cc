@@ -20,9 +20,8 @@ namespace maru::daemon {
 
 namespace {
 
-// Remembers at least the last `window` digests that were put in, for windows up to half of its slots, but for those that
-// met nine others in a set of eight. A digest is represented by 32 of its bits, so one in about 2^29 is mistaken
-// for another.
+// Remembers at least the last `window` digests that were put in, for windows up to half of its slots, except digests that met
+// nine others in a set of eight. A digest is represented by 32 of its bits, so one in about 2^29 is mistaken for another.
 class GhostTable {
  public:
   static constexpr uint64_t kSlotsMax = 1u << 22;  // 32 MiB
@@ -114,7 +113,7 @@ class S3Fifo final : public Policy {
   }
   uint64_t rank(const PolicyBlock& block, const PolicyTenant&, const PolicyQueues& queues,
                 const PolicyPool& pool) const override {
-    // Measured against what was there when the request began, so that probation's turn, once over, does not come again
+    // Measured against the blocks at the beginning of the request, so that probation's turn, once over, does not come again
     // because main shrinks.
     const uint64_t probation = queues.blocks(kProbation), all = probation + queues.blocks(kMain);
     blocks_ = pool.now == asked_at_ ? std::max(blocks_, all) : all;

@@ -1,6 +1,6 @@
-// How much one step of a pool's work may be: in a turn of the pool, and in a turn of a request, before others have
-// theirs. Every request waits for the step under way, whatever pool it is for. So a step reads some thousand lines,
-// which takes one or two tenths of a millisecond, and the rest waits for the next turns.
+// The size of one step of a pool's work: in a turn of the pool, and in a turn of a request, before others have theirs. Every
+// request waits for the step under way in any pool. So a step reads some thousand lines, which takes one or two tenths of a
+// millisecond, and the rest waits for the next turns.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline constexpr uint64_t kLinesPerTurn = 1u << 12;
 // Touches that a step applies, each of which reads some lines; and that a step reads, which are sorted at once.
 inline constexpr size_t kTouchesPerDrain = 1u << 10;
 inline constexpr size_t kTouchesReadAtOnce = 1u << 11;
-// Touches that are read before those are applied: 64 MiB of them.
+// Touches that are read before they are applied: 64 MiB of them.
 inline constexpr size_t kTouchesKept = 1u << 22;
 // Pages of a step of the sweep, which reads some lines of each; and of a step that counts, which reads a word a line, in order.
 inline constexpr uint32_t kSweepPagesPerTurn = 1u << 10;
@@ -62,8 +62,8 @@ inline constexpr uint64_t kGrantPagesPerTurn = 1u << 12;
 // Pages among which one turn of a request looks for room for runs, and pages that one turn reads in a search everywhere.
 inline constexpr uint64_t kWindowPagesPerTurn = 1u << 11;
 inline constexpr uint64_t kSearchPagesPerTurn = 1u << 11;
-// Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
-// longer than the search took.
+// Pools up to this size are searched completely before every refusal, larger pools once in a while. In between, full searches
+// rest for longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
 inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;

@@ -6,7 +6,7 @@
 // pool of a million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
 //
 //   (1) Nothing is evicted at or below the low watermark.
-//   (2) Each batch is as exact as that of a request.
+//   (2) Each batch is as exact as a request's batch.
 //
 // Thread safety: one thread.
 #pragma once
