@@ -24,9 +24,9 @@ Reading failed_reading();
 // For the log: why the configuration stays as it is. Returns the configuration if it can be used.
 std::optional<Config> usable(Reading reading);
 
-// One line for each, for the log and for the service manager: keys of tables that are in both, tables that came or went, and
-// the [[provision]] tables, which marud-provision reads when marud is started. Without the pools that came, which are started,
-// and those that left (PoolLifecycle::rescan()). Of the pools what they were begun with counts, else `running`.
+// One line for each, for the log and for the service manager: changed keys of tables that are in both, tables that came or
+// went, and the [[provision]] tables, which marud-provision reads when marud is started. Not for the new pools, which are
+// started, and the pools that left (PoolLifecycle::rescan()). For a pool the settings at its start count, else `running`.
 std::vector<std::string> waiting_changes(const Config& running, const HostedPools& pools, const Config& fresh);
 
 }  // namespace maru::daemon
