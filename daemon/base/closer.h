@@ -19,9 +19,8 @@ namespace maru::daemon {
 class Closer {
  public:
   static constexpr size_t kThreadsMax = 256, kThreadsPerAccount = 16;
-  // Of an account's threads: for connections. Descriptors that lie unread in a connection may last long in any case: the close
-  // of a file on a file system that does not answer, which the user serves itself. The descriptors that marud received do not
-  // wait for it.
+  // Of an account's threads: for connections. Descriptors that lie unread in a connection may last long in any case. A user may
+  // serve a file system itself, and not answer the close of its files. The descriptors that marud received do not wait for it.
   static constexpr size_t kConnectionsPerAccount = kThreadsPerAccount / 2;
   // Of all threads: for accounts that have nothing closing yet.
   static constexpr size_t kThreadsForFirst = 16;

@@ -1,4 +1,4 @@
-// JSON as text, in a file of its own: each file that names the library's reader and writer compiles them anew, and that takes
+// JSON as text, in a file of its own. Each file that names the library's reader and writer compiles them anew, and that takes
 // longer than all the rest of most files.
 #pragma once
 

@@ -1,5 +1,5 @@
-// toml++ as marud includes it. Debian's 3.3 makes promises to the compiler that a wrong file breaks, and the
-// configuration may be wrong; each promise is taken back here, so that its own checks report the mistake.
+// toml++ as marud includes it. Debian's 3.3 makes promises to the compiler that a wrong file breaks, and the configuration may
+// be wrong. Each promise is taken back here, so that its own checks report the mistake.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Reads the spans of clients, and sends them to a collector by OTLP over HTTP.
 //
-// It has one request at most. While the collector does not take this request, no spans are read: they wait in the rings of the
+// It has one request at most. While the collector does not take this request, no spans are read. They wait in the rings of the
 // clients, which overwrite the oldest spans, and this program's memory stays as it is. Each loss is counted.
 //
 // While the collector is away or asks for it, the request is sent again, with longer and longer pauses, for `retry_s` at most.

@@ -1,9 +1,9 @@
 // vLLM's way to publish: a PUB socket with three frames a batch [topic, sequence, events], and ROUTER sockets at which
 // subscribers ask for batches that they missed.
 //
-// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time
-// that it begins to lose some is counted. It notices by the sequence, and asks for the missing batches. If they are not kept
-// any more, everything is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
+// A subscriber that reads too slowly loses batches, as PUB sockets have it. At most `hwm` batches wait for it, and each begin
+// of a loss is counted. It notices by the sequence, and asks for the missing batches. If they are not kept any more, everything
+// is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
 #pragma once
 
 #include "daemon/beside/counters.h"

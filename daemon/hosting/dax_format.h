@@ -13,7 +13,7 @@
 
 namespace maru::daemon {
 
-// For work that may take minutes: logs how far it is, and at last its rate; asks the service manager for time; ends the work
+// For work that may take minutes. Logs its progress, and at last its rate; asks the service manager for time; ends the work
 // when marud is told to stop.
 Progress tell_progress(const std::string& pool, const char* done, const std::string& device);
 

@@ -81,7 +81,7 @@ class PoolLifecycle {
   // After the configuration was read again. New pools start, or are unavailable. Unavailable pools are tried again. Pools that
   // are not in it any more go on. Returns a line for each of these, and for each pool that cannot have a place.
   std::vector<std::string> rescan(const Config& fresh);
-  // Once a turn: checks whether clients that were asked to leave have left, and whether pools are open, and takes a part of the
+  // Once a turn: checks whether clients that were asked to leave have left, and whether pools are open. Takes a part of the
   // look for blocks of pools that shall be removed. Returns true when more work can be done right away.
   bool step(Moment now);
   // Whether a process has a lane of this pool, watched or not.

@@ -1,6 +1,6 @@
 // Pools that are opened while marud serves others. To look through a large device, clear it, format it or verify its blocks
-// takes minutes, so a thread does that: the same as marud does at its start, with a pool that no client knows yet. The pool and
-// its device are that thread's until it has ended, and the deciding thread's from then on. The description of added pools is
+// takes minutes. So a thread does the same work as marud at its start, with a pool that no client knows yet. The pool and its
+// device are that thread's until it has ended, and the deciding thread's from then on. The description of added pools is
 // written down before that, by a thread that marud does not wait for (aside.h).
 //
 // If marud dies here: the device is as after a marud that died at its start (docs/format.md, "Format";

@@ -60,10 +60,10 @@ const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others
 //                    holds a pool; else the devices that begin blank
 //   "cxl:free"       the same, among the devices of CXL memory
 // `holds`: the piece that the device must hold, the control region (kPool) or the pages (kData). `claimed_by`: a formatting of
-// this machine (DeviceLabel::claimed_by) that was cut off leaves a device that is as good as the pool whose uuid it has, and
-// comes before devices that begin blank. So is a device that was being cleared, and pages that were being labelled. `others`: a
-// device of one of these pools is not chosen, nor a cut-off formatting for it; a path or a uuid finds it nevertheless.
-// Looks at labels and changes nothing. Errors: ENOENT, with the finding on each device, or why it could not be read; ENOTUNIQ.
+// this machine (DeviceLabel::claimed_by) that was cut off. Its device is as good as the pool whose uuid it has, and comes
+// before devices that begin blank. So is a device that was being cleared, and pages that were being labelled. `others`: a
+// device of one of these pools is not chosen, nor a cut-off formatting for it; a path or a uuid finds it nevertheless. Looks at
+// labels and changes nothing. Errors: ENOENT, with the finding on each device, or why it could not be read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
                                                      std::optional<uint32_t> claimed_by = std::nullopt,

@@ -47,8 +47,8 @@ class Device {
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return identity_.bytes; }  // of both devices, when the pool is split
 
-  // A split pool has its control region on a device, or in a memfd, of its own, so that clients which only read get
-  // descriptors with which they cannot write pages. They must write the control region: their pins are there.
+  // A split pool has its control region on a device, or in a memfd, of its own. So read-only clients get descriptors with which
+  // they cannot write pages. They must write the control region: their pins are there.
   bool is_split() const { return control_fd_.is_open(); }
   int control_fd() const { return is_split() ? control_fd_.get() : fd_.get(); }
   int read_only_fd() const { return read_only_fd_.get(); }  // of the pages; -1 unless the pool is split

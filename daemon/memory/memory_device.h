@@ -50,7 +50,7 @@ class MemoryDevice final : public Device {
   // The share of the control region in so many bytes, in whole units: pages of the OS, or huge pages.
   using Division = std::function<Result<uint64_t>(uint64_t bytes, uint64_t unit)>;
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted. Huge pages on named
-  // nodes are taken at once, by several threads, which blocks for about a tenth of a second per GiB; `progress` hears of it and
+  // nodes are taken at once, by several threads, which blocks for about a tenth of a second per GiB. `progress` hears of it and
   // may end it. Errors: ENODEV a NUMA node that the machine does not have, ENOMEM fewer huge pages than required, with their
   // number and place, ECANCELED.
   static Result<std::unique_ptr<MemoryDevice>> create(const std::string& pool, uint64_t bytes, HugePages huge_pages,

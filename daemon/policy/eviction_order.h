@@ -5,15 +5,15 @@
 // queues is short, and so is a search for a place. A choice merges the cold ends of all shelves, so the order does not depend
 // on them.
 //
-// Only marud writes the policy table, but a client can scribble over it: every index is checked before it is used, and a link
-// whose neighbour does not agree makes the queue count as damaged, which the caller answers with rebuild(). If the process
-// dies here: the next marud rebuilds every queue from the words and ticks, never repairs.
+// Only marud writes the policy table, but a client can scribble over it. So every index is checked before it is used. A link
+// whose neighbour does not agree makes the queue count as damaged, and the caller answers with rebuild(). If the process dies
+// here: the next marud rebuilds every queue from the words and ticks, never repairs.
 //
 // A queue belongs to a shelf, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
 // its own shelf; `order` never falls from the cold end to the warm end.
 //
-// Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks and goes a
-// bounded number of steps from the nearest one, even if a client has scribbled over the links.
+// Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks. It goes a
+// bounded number of steps from the nearest sample, even if a client has scribbled over the links.
 #pragma once
 
 #include "daemon/base/line_meter.h"

@@ -1,10 +1,10 @@
 // Odds: the block goes whose chance of another use, for the time that it would have to wait for it, is the worst.
 // Nothing is assumed about the workload: the policy learns the behaviour of blocks from their uses.
 //
-// Blocks of a class are taken for equal. A class is: how often the block was used again (0, 1, 2, 3, up to 5, 8, 15, and
-// more), and whether it ever was the parent of another block in the pool. The second matters since the last block of a prompt
-// is seldom full: the next prompt of the same conversation has another block in its place, and never asks for it again.
-// Within a class the block with the oldest use goes first; UseRecord chooses the class.
+// Blocks of a class are taken for equal. A class is the number of further uses (0, 1, 2, 3, up to 5, 8, 15, and more), and
+// whether the block ever was the parent of another block in the pool. The second matters since the last block of a prompt is
+// seldom full. The next prompt of the same conversation has another block in its place, and never asks for it again. Within a
+// class the block with the oldest use goes first; UseRecord chooses the class.
 //
 // A client leaves one touch for a whole prefix, at its deepest block. The blocks above hear of such uses when the deeper block
 // goes: a use of the child was a use of the parent. For blocks that are gone, a table remembers how often they were used and

@@ -1,10 +1,10 @@
 // S3-FIFO with a large probation queue.
 //
-// Most blocks are used once and never again, so a new block has to prove itself: it enters the probation queue, and leaves
-// the pool from there unless it was used. Blocks that were used go to the main queue, which is a clock with a small count.
-// Both are first in, first out: a use raises a count and moves nothing. A block that comes back soon after it was evicted from
-// probation had been evicted too early, and enters the main queue at once; so digests of such blocks are remembered, in a
-// table that does not grow (the ghosts).
+// Most blocks are used once and never again, so a new block has to prove itself. It enters the probation queue, and leaves the
+// pool from there unless it was used. Blocks that were used go to the main queue, which is a clock with a small count. Both are
+// first in, first out: a use raises a count and moves nothing. A block that comes back soon after it was evicted from probation
+// had been evicted too early, and enters the main queue at once. So digests of such blocks are remembered, in a table that does
+// not grow (the ghosts).
 //
 // Probation gives first while it holds more than its share of the blocks, main otherwise. Traces of prefixes want half of the
 // pool for probation and one use as proof; the paper's 10 % and two uses lose several points of hit ratio there.

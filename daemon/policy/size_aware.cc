@@ -1,8 +1,8 @@
 // Recency, size and priority in one score; the lowest goes first.
 //
-// The idea is old and its usual formula misorders. With an age in seconds and a priority from 1 to 5 in one sum, a KV block
-// without a touch for a day stands above an adapter used three seconds ago, and size counts for nothing. Here each term lies
-// between 0 and 1 before it is weighted:
+// The idea is old and its usual formula misorders. With an age in seconds and a priority from 1 to 5 in one sum, size counts
+// for nothing. A KV block without a touch for a day stands above an adapter used three seconds ago. Here each term lies between
+// 0 and 1 before it is weighted:
 //
 //     recency    half_life / (half_life + age): 1 now, 1/2 after half_life_s, never 0
 //     size       log2(pages of the block) / log2(pages of a region); 1 - that with large_first = true

@@ -36,8 +36,8 @@ void UseRecord::refresh_next() {
   const size_t of_class = next_class_;
   next_class_ = (next_class_ + 1) % kClasses;
 
-  // The assumption about an unknown class: the more often a block was used, the likelier it is used again; at any age with the
-  // same chance for each doubling of it.
+  // The assumption about an unknown class: a block with more uses is likelier to be used again. At any age the chance is the
+  // same for each doubling of the age.
   const double uses_before = double(of_class / 2);
   const double imagined = of_class % 2 == 0 ? 0.02 * (uses_before + 1) : 0.5 * (uses_before + 1) / (uses_before + 3);
 

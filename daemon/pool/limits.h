@@ -44,8 +44,8 @@ inline constexpr uint64_t kMendedPagesPerTurn = 1u << 11;
 inline constexpr uint64_t kReclaimLinesAtOnce = 1u << 12;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
-// Looks at held blocks, in lines of memory that they read: the look of a request that is about to evict; the look in
-// each turn of a pass that some request waits for; and the look of upkeep. A line that no cache has costs some 100 ns.
+// Looks at held blocks, in lines of memory that they read: first the look of a request that is about to evict, and each turn's
+// look of a pass that some request waits for; then the look of upkeep. A line that no cache has costs some 100 ns.
 inline constexpr uint64_t kHeldLinesAtOnce = 1u << 12;
 inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
 // The same of RETIRED blocks that wait for their pins.

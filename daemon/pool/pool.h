@@ -157,9 +157,10 @@ class Pool {
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                               const std::array<uint8_t, 16>& uuid = {},
                                               const std::array<uint64_t, 16>& secret = {});
-  // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
-  // until client_died says otherwise), rebuilds the queues of the eviction order. `is_doubtful`: verify() follows. Until it has
-  // succeeded the pool keeps saying that it comes from another boot, so that a marud that is cut off leaves it as doubtful.
+  // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes, rebuilds the queues of
+  // the eviction order. Each adopted lane counts as alive until client_died says otherwise. `is_doubtful`: verify() follows.
+  // Until it has succeeded the pool keeps saying that it comes from another boot, so that a marud that is cut off leaves it as
+  // doubtful.
   static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                              bool is_doubtful = false);
   ~Pool();
@@ -182,9 +183,10 @@ class Pool {
   const std::string& lost_because() const;
 
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back. Errors: EUSERS
-  // every lane is in use; EAGAIN likewise, and turns take a lane back: retry once is_lane_coming() says no; EMFILE, ENFILE.
-  // The client of a new lane gets *ret_control as its descriptor of the control region, if that is open: its lock tells when no
-  // process maps the lane any more (lane_locks.h). Without a place for it, or when it is closed, the lane has no lock.
+  // every lane is in use; EAGAIN likewise, and turns take a lane back: retry once is_lane_coming() says no; EMFILE, ENFILE. The
+  // client of a new lane gets *ret_control as its descriptor of the control region, if that is open. The descriptor's lock
+  // tells when no process maps the lane any more (lane_locks.h). Without a place for it, or when it is closed, the lane has no
+  // lock.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms, FileDescriptor* ret_control = nullptr);
   bool is_lane_coming() const;

@@ -1,9 +1,9 @@
 // The one io_uring of marud. Completions only become events; other files decide their meaning, at the pace of the
 // deciding thread.
 //
-// Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer: a
-// completion that arrives after its owner is gone finds no owner and does no harm. Memory that an operation uses
-// (msghdr, buffers) must stay until its completion has been seen.
+// Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer. So a
+// completion that arrives after its owner is gone finds no owner and does no harm. Memory that an operation uses (msghdr,
+// buffers) must stay until its completion has been seen.
 #pragma once
 
 #include "libmaru/base/result.h"

@@ -18,8 +18,8 @@
 namespace maru::daemon {
 namespace {
 
-// While clients are attached their touch rings are drained this often; a ring of 4,096 touches lasts longer at any rate
-// that a client keeps up between two of its own tokens.
+// While clients are attached their touch rings are drained this often. A ring of 4,096 touches lasts longer at any rate that a
+// client keeps up between two of its own tokens.
 constexpr uint64_t kTurnMs = 50;
 constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 // Bytes of a key in the log.
@@ -299,7 +299,7 @@ void Server::log_overdue_pins(uint32_t index) {
                                      pools_[index]->name());
 }
 
-// The pools have their turns, up to the first pool that has more to do: its turn was as long as a turn may be, and others are
+// The pools have their turns, up to the first pool that has more to do. Its turn was as long as a turn may be, so others are
 // served before the next pool's. Returns true when more work can be done right away.
 bool Server::step_pools() {
   bool more_to_do = false;

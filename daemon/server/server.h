@@ -1,7 +1,7 @@
 // marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn. One
-// thread. A turn takes the completions, serves requests and new connections for a bounded time, users in turns (fair_queue.h),
-// gives pools short turns, and waits again unless there is more to do. So a request waits for one step of other work, of any
-// amount, and no request is served in the middle of a step.
+// thread. A turn takes the completions, and serves requests and new connections for a bounded time, users in turns
+// (fair_queue.h). Then it gives pools short turns, and waits again unless there is more to do. So a request waits for one step
+// of other work, of any amount, and no request is served in the middle of a step.
 #pragma once
 
 #include "daemon/base/aside.h"

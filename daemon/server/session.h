@@ -1,9 +1,9 @@
 // One connection: the process at its end, the packet that was received, and the replies on their way. It knows nothing
 // of the meaning of packets.
 //
-// A client that shuts its writing side down has left, as has a client that closes the connection: its earlier requests
-// are answered, as far as it reads, and then marud ends the connection, too. A client that shuts its reading side down
-// goes with the first reply.
+// A client that shuts its writing side down has left, as has a client that closes the connection. Its earlier requests are
+// answered, as far as it reads, and then marud ends the connection, too. A client that shuts its reading side down goes with
+// the first reply.
 //
 // A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are
 // marud's from then on. A session is removed only when none of its operations is in flight, because the kernel reads

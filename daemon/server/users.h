@@ -5,8 +5,8 @@
 // that pool until the user has fewer.
 //
 // A client can write pins into any lane of a pool that it may write to. So pins in a pool decide about that pool alone. So do
-// the lanes and rented regions that marud found in a pool when it took the pool over, until a client attaches to the lane or
-// marud rents the region anew. No word of a pool is a reason for marud to refuse anything in another pool.
+// the lanes and rented regions that marud found in a pool when it took the pool over. This ends when a client attaches to the
+// lane or marud rents the region anew. No word of a pool is a reason for marud to refuse anything in another pool.
 //
 // Used by the deciding thread alone.
 #pragma once

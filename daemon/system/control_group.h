@@ -1,6 +1,6 @@
-// The memory that the kernel lets a process have: the limits of its control group and of the groups above it (version 2; limits
-// of version 1 are not looked at). The memory of a pool is charged to the group of the process that touches it first; at the
-// limit the kernel kills a process of the group.
+// The memory that the kernel lets a process have: the limits of its control group and of the groups above it. Only limits of
+// version 2 are looked at. The memory of a pool is charged to the group of the process that touches it first; at the limit the
+// kernel kills a process of the group.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -25,8 +25,8 @@ struct MemoryLimit {
 // `root` alone ("" for this machine).
 std::optional<MemoryLimit> memory_limit(const std::string& root = "", const std::string& process = "self");
 
-// Whether the memory of this descriptor counts: ordinary memory and tmpfs do, huge pages and devices do not, and a file on a
-// disk can be written there when memory is short.
+// Whether the memory of this descriptor counts. Ordinary memory and tmpfs do; huge pages and devices do not. The kernel can
+// write a file on a disk there when memory is short.
 bool is_charged(int fd);
 
 // Of /proc/meminfo: MemTotal; 0 when it does not say.

@@ -177,10 +177,10 @@ MARU_LAYOUT_PUBLIC int maru_layout_slice(const maru_layout *whole, uint64_t tens
  * Errors: -EINVAL it is none of these. */
 MARU_LAYOUT_PUBLIC int maru_layout_kind_from_text(const char *text, uint32_t *ret_kind, maru_layout_reason *reason);
 
-/* The kind of a layout, from a wish and from the shape of an engine's tensors.
- * With MARU_LAYOUT_SEPARATE the shape decides: its first extent has room for the blocks, or else its second has. Without a
- * shape, K and V come first. A wish for a certain order is granted unless the shape contradicts it: both orders have the same
- * number of bytes, and the wrong one would swap K and V without a word. With outer 1 the two orders are the same.
+/* The kind of a layout, from a wish and from the shape of an engine's tensors. With MARU_LAYOUT_SEPARATE the shape decides: its
+ * first extent has room for the blocks, or else its second has. Without a shape, K and V come first. A wish for a certain order
+ * is granted unless the shape contradicts it. Both orders have the same number of bytes, and the wrong order would swap K and V
+ * without a word. With outer 1 the two orders are the same.
  *   wish           enum maru_layout_kind
  *   shape          extents of one layer's tensor; may be NULL with 0 dimensions. MARU_LAYOUT_CONTIGUOUS does not look at it
  *   blocks, outer  as in a layout

@@ -1,18 +1,17 @@
 /*
  * libmaru: share KV blocks between processes through memory that marud provides.
  *
- * A client attaches to a pool. Blocks are stored under keys, found by keys, and read in place. Lookups, reads and stores
- * into pages that the client already has are loads, stores and atomics on shared memory: no system call, no message, and
- * they work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole
- * subtrees (maru_delete_tree), and when a client attaches and detaches.
+ * A client attaches to a pool. Blocks are stored under keys, found by keys, and read in place. Lookups, reads and stores into
+ * pages that the client already has are loads, stores and atomics on shared memory. They need no system call and no message,
+ * and work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole subtrees
+ * (maru_delete_tree), and when a client attaches and detaches.
  *
- * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named
- * ret_ are written only on success; an array named so may be written in part by a call that fails. A batch has at most
- * 2^20 entries (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client
- * as well, and neither blocks nor enters the kernel (but maru_alloc, the first time that it takes pages of a region, which
- * are mapped to be written). Requests to marud go one after the other; threads wait for each other's. After fork() the
- * child's functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
- * attaches for itself.
+ * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named ret_
+ * are written only on success; an array named so may be written in part by a call that fails. A batch has at most 2^20 entries
+ * (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client as well, and
+ * neither blocks nor enters the kernel. maru_alloc enters it the first time that it takes pages of a region, to map them for
+ * writing. Requests to marud go one after the other; threads wait for each other's. After fork() the child's functions return
+ * -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child attaches for itself.
  *
  * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
  * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
@@ -257,12 +256,11 @@ typedef struct maru_view {
 
 /* Makes the buffer visible under the key, in one step with the metadata that the options name. Returns 0 when it was stored and
  * 1 when a block was there already: that block stays, this buffer's pages are given back at once. Either way the buffer is used
- * up and ret_block (may be NULL) is the block under the key; by the time the call returns it may be gone again, deleted,
+ * up and ret_block (may be NULL) is the block under the key. By the time the call returns it may be gone again, deleted,
  * evicted or cleared. A block that is there already needs no parent: only a new block fails when the options' parent is gone.
- * options may be NULL: a root.
- * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
- * may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which it is for about one block
- * in 50,000 of a full pool.
+ * options may be NULL: a root. A tenant with a hard limit stores from a credit that marud grants in advance; when that is used
+ * up, marud is asked, which may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which
+ * it is for about one block in 50,000 of a full pool.
  * Errors (the buffer stays the caller's):
  *   -EDQUOT    the tenant is at its hard limit: delete blocks of the tenant, or wait until marud evicts some
  *   -EUSERS    the tenant has a hard limit, and the pool has no place to count its bytes (tenants_max in marud.toml)
@@ -288,7 +286,7 @@ MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, cons
 
 /* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order. The
  * options hold for all of them, but options->metadata has n entries, one for each buffer. ret_results (n entries) receives the
- * result of maru_store for each: 0 it was stored, 1 a block was there already, also a block of this very call; either way the
+ * result of maru_store for each: 0 it was stored, 1 a block was there already, also a block of this very call. Either way the
  * buffer is used up. Or its error: the buffer stays the caller's. ret_blocks (n entries, may be NULL) receives the blocks under
  * the keys, 0 where there was an error. If marud does not answer a request for one block, the library does not ask for the
  * others: the call blocks for at most timeout_ms. Returns how many are new. Errors (nothing was stored, all buffers stay the
@@ -344,7 +342,7 @@ MARU_PUBLIC int maru_exists_rows(maru_client *client, const maru_key_rows *rows,
  * it: release all views and matches, and detach; -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
-/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may; its bytes are 0,
+/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Its bytes are 0,
  * or EIO or EHWPOISON where a block was there and could not be read. Returns how many were found. On an error nothing is
  * pinned, and the views say so. */
 MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);

@@ -4,9 +4,9 @@
 // pin stays under every policy, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no other harm.
 //
 // marud keeps the blocks that it knows in queues, ordered from cold to warm. For each block the policy names a queue and an
-// order within it (`place`), from facts about the block and from one word of its own that marud stores beside the block and
-// that survives a restart of marud. Three events let the policy change that word: the block was stored, it was used, a child
-// of it was evicted. A question, `spare`, is asked when a block is about to go: the policy may give it a second chance.
+// order within it (`place`). It knows facts about the block, and one word of its own that marud stores beside the block and
+// that survives a restart of marud. Three events let the policy change that word: the block was stored, it was used, a child of
+// it was evicted. A question, `spare`, is asked when a block is about to go: the policy may give it a second chance.
 //
 //     least recently used        place = {0, last_use}
 //     first in, first out        place = {0, stored}
@@ -19,11 +19,11 @@
 // over their limit go before all others.
 //
 // Cost: a block is moved in constant time when its new place is the warm end of its queue, as after a use in every policy
-// above; otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw
-// or call back.
+// above. Otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw or
+// call back.
 //
-// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root:
-// NAME.so exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
+// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root. NAME.so
+// exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
 // docs/examples/policy is built and loaded by marud's tests.
 #ifndef MARU_POLICY_H
 #define MARU_POLICY_H

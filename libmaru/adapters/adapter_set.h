@@ -2,7 +2,7 @@
 //
 // A form of an adapter changes under an intent. With the register's lock a process writes an intent into the entry, does the
 // work without the lock, and removes the intent with the lock. The next process that meets an intent of a dead process finishes
-// it: it removes the rest of the form, and the adapter is as if the dead process had never begun.
+// it. It removes the rest of the form, and the adapter is as if the dead process had never begun.
 //
 //   make    intent "making", and the form counts in the budget | pages | fill | store, the deepest part last | intent away
 //   remove  intent "removing" | the deepest part goes, unless held | the others go | the form no longer counts, intent away

@@ -3,10 +3,10 @@
 // A simple former serves the adapter with the most waiting requests first, so a rare adapter waits for ever behind popular
 // adapters (kPopular, to compare). The other way is fair between tenants. Each tenant has a counter of the tokens that it was
 // served, divided by its weight. The next request comes from the waiting tenant with the smallest counter. A tenant that comes
-// back from idleness starts at the smallest counter of the others, so it has no credit from the past (virtual token counters,
-// Sheng and others, OSDI 2024). Within a tenant the oldest request goes first, unless another of its first requests needs no
-// further adapter, or a nearer one. Requests that have waited for old_ms go before all others, the oldest first. So a request
-// waits no longer than the older requests take to be served.
+// back from idleness starts at the smallest counter of the others, so it has no credit from the past. These are virtual token
+// counters (Sheng and others, OSDI 2024). Within a tenant the oldest request goes first, unless another of its first requests
+// needs no further adapter, or a nearer one. Requests that have waited for old_ms go before all others, the oldest first. So a
+// request waits no longer than the older requests take to be served.
 #pragma once
 
 #include "maru/adapters.h"

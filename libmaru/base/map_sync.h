@@ -1,7 +1,7 @@
-// Shared mappings of files on a file system with DAX. A store there that has left the processor's caches is durable only on one
-// condition: the file system has written down the places of the file's blocks before it lets a process write to them. MAP_SYNC
-// asks it to. DAX devices grant it, too, since nothing lies between them and their memory. Other files refuse, and are mapped
-// as ever.
+// Shared mappings of files on a file system with DAX. A store there may leave the processor's caches and still be lost. It is
+// durable only if the file system had written down the places of the file's blocks before it let a process write to them.
+// MAP_SYNC asks it to. DAX devices grant it, too, since nothing lies between them and their memory. Other files refuse, and are
+// mapped as ever.
 #pragma once
 
 #include "libmaru/base/mapping.h"

@@ -74,8 +74,8 @@ class Connection {
   using LateReply = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_late_reply(LateReply late_reply) { late_reply_ = std::move(late_reply); }
 
-  // Called with the ids of requests for memory whose answers will never come, once marud has let us in again on our lane:
-  // marud does not work on them any more. As on_late_reply.
+  // Called with the ids of requests for memory whose answers will never come, once marud has let us in again on our lane. marud
+  // does not work on them any more. As on_late_reply.
   using LostAnswers = std::function<void(std::span<const uint32_t> request_ids)>;
   void on_lost_answers(LostAnswers lost_answers) { lost_answers_ = std::move(lost_answers); }
 

@@ -1,9 +1,8 @@
 // The source of a client's pages: caches of its threads, then the free pages of the regions it rents, then marud.
 //
-// A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private
-// instructions and one CAS. Threads are spread over the caches by their identity; a cache is locked for a moment, so
-// that a thread whose cache is empty can take from the others before it asks marud, and pages of threads that ended are
-// not lost.
+// A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private instructions
+// and one CAS. Threads are spread over the caches by their identity, and a cache is locked for a moment. So a thread whose
+// cache is empty can take from the others before it asks marud, and pages of ended threads are not lost.
 //
 // marud may give a region of this client to another client at any time. Pages of a region are taken only after a look at its
 // word, once per refill of a cache. A region that is lost is forgotten, and its pages in caches are given back. (Buffers that
@@ -43,8 +42,8 @@ class PageSource {
   int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads, size_t* ret_taken = nullptr);
   // Gives back a RESERVED run of this lane. False if it is not one.
   bool give_back(shm::PageRef head);
-  // A run that this client has just freed by deleting its block: taken again if it lies in a region of this client, left to
-  // the owner of the region otherwise.
+  // A run that this client has just freed by deleting its block. It is taken again if it lies in a region of this client, and
+  // left to the owner of the region otherwise.
   void was_freed(uint32_t first, uint32_t pages);
   // Takes marud's late grant to a request that had been given up.
   void accept_late(const Rented& rented);

@@ -1,7 +1,7 @@
-// BLAKE3 cuts a message into chunks of 1024 bytes, each a chain of compressions of 64 bytes, and joins the chunks' chaining
-// values as the leaves of a binary tree whose left subtrees are as large as a power of two allows.
+// BLAKE3 cuts a message into chunks of 1024 bytes, each a chain of compressions of 64 bytes. It joins the chunks' chaining
+// values as the leaves of a binary tree, whose left subtrees are as large as a power of two allows.
 //
-// A chain of blocks is worth no parallel code: the first 64 bytes of a message hold the hash of the message before, and 256
+// A chain of blocks is worth no parallel code. The first 64 bytes of a message hold the hash of the message before, and 256
 // tokens, the usual block, are one chunk and 32 bytes. So every compression waits for the compression before. One after the
 // other, with the sixteen words in registers, is the fastest way.
 #include "libmaru/tokens/blake3.h"

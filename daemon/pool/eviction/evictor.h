@@ -8,8 +8,8 @@
 //   (1) A block that goes is told to the feed, counted, and reported to the asker, before its page is FREE.
 //   (2) A call reports its freed pages in the Shortage that it was given. It acts for no request on its own.
 //
-// Cost: for each page about a microsecond for eight lanes: one CAS to mark it, one line of each lane, one CAS to retire it,
-// its registry entry, one CAS to free it, one to reserve it for the asker.
+// Cost: for each page about a microsecond for eight lanes. This is one CAS to mark it, one line of each lane, one CAS to retire
+// it, its registry entry, one CAS to free it, one CAS to reserve it for the asker.
 //
 // Thread safety: one thread. If marud dies here: a marked block is READY again as soon as a process touches it, and the next
 // marud takes RETIRED blocks back.
@@ -57,8 +57,8 @@ class Evictor {
   size_t evict_pages(std::span<const uint32_t> victims, Shortage& into);
   // A run of the wanted length becomes the asker's, if all of it is FREE.
   bool take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker);
-  // Lines that the eviction of a block reads: `look` for a look for pins in all lanes, the block's lines and its bucket's, and
-  // its run, whose length a client wrote.
+  // Lines that the eviction of a block reads: `look` for a look for pins in all lanes, the lines of the block and of its
+  // bucket, and its run. A client wrote the run's length.
   uint64_t eviction_lines(uint32_t page, uint64_t look) const;
 
  private:

@@ -1,7 +1,7 @@
-// Cells for keys that are longer than the inline key, in pools that have fewer cells than pages. A store that finds no
-// cell is refused however many pages are free, and no client then runs out of pages, so no other work would take the
-// cold holders away. So when stores were refused and few cells are free, a quarter of the movable blocks that hold
-// cells is evicted, in the order of the policy, and no more than it takes until a quarter of the cells is free.
+// Cells for keys that are longer than the inline key, in pools that have fewer cells than pages. A store that finds no cell is
+// refused, even with many free pages. No client then runs out of pages, so no other work would take the cold holders away. So
+// when stores were refused and few cells are free, marud evicts a quarter of the movable blocks that hold cells, in the order
+// of the policy. It stops when a quarter of the cells is free.
 //
 // Refusals are counted by clients, which may lie. A look therefore reads some cells a turn, with a pause before the next look,
 // and its evictions depend on the cells alone.

@@ -1,8 +1,8 @@
 // The queues of the order of eviction. This part keeps them equal to the page words, tells the pool's policy of blocks, and
 // builds a shelf anew when its queues are damaged or out of order.
 //
-//   (1) A READY block without children that is not held is in a queue of its shelf, or the shelf waits for its turn to be
-//       sorted anew, or the sweep finds the block.
+//   (1) A READY block without children that is not held is in a queue of its shelf. Otherwise the shelf waits for its turn
+//       to be sorted anew, or the sweep finds the block.
 //   (2) An entry of a queue is a hint. The page word says whether the block is there and may go.
 //   (3) No entry of a foreign region is written: another host keeps its order there.
 //   (4) While is_reordering() nothing is chosen by the queues.

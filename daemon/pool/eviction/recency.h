@@ -1,10 +1,10 @@
 // Recency: touches from the rings of the lanes, applied to the order of eviction in the order of their ticks. Rings carry
 // times, never membership: a block whose touch was lost is found by the sweep (memory/sweep.h).
 //
-//   (1) A round reads each ring once, as far as it has touches when its turn comes, and applies these touches as if all of them
+//   (1) A round reads each ring once, as far as it has touches when its turn comes. It applies these touches as if all of them
 //       had been read at once.
-//   (2) This part hands on the things that it meets and must not act on: expired blocks in met_expired, RETIRED blocks to
-//       RetiredBlocks, parents that another host's marud asks about to Findings.
+//   (2) This part hands on things that it must not act on: expired blocks in met_expired, and RETIRED blocks to RetiredBlocks.
+//       Parents that another host's marud asks about go to Findings.
 //
 // Cost: some lines for each touch; a step reads and applies a bounded number of them (limits.h).
 //

@@ -1,7 +1,8 @@
-// The fencing command: a program of the administrator that makes sure that a host is dead (cuts its power, takes its access to
-// the memory away) and reports it with exit status 0. It runs beside marud, which goes on serving; marud ends it when it takes
-// too long. Nothing here waits for it. A thread starts it, since the program may lie on a disk that does not answer. A command
-// that the kernel cannot end at once (it waits for a device) is left behind, and the next call after its end collects it.
+// The fencing command: a program of the administrator that makes sure that a host is dead: it cuts its power, or takes its
+// access to the memory away. It reports this with exit status 0. It runs beside marud, which goes on serving; marud ends it
+// when it takes too long. Nothing here waits for it. A thread starts it, since the program may lie on a disk that does not
+// answer. A command that the kernel cannot end at once (it waits for a device) is left behind, and the next call after its end
+// collects it.
 //
 // Thread safety: one thread at a time for each object.
 #pragma once

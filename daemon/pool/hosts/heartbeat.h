@@ -1,5 +1,5 @@
-// The heartbeat of this host in a shared pool: a thread that says several times a second that the host is alive, while marud's
-// loop may be busy (it starts another pool, or deletes millions of blocks). Silence can lead the other hosts to cut this
+// The heartbeat of this host in a shared pool: a thread that says several times a second that the host is alive. marud's loop
+// may be busy meanwhile: it starts another pool, or deletes millions of blocks. Silence can lead the other hosts to cut this
 // machine's power, so silence must mean more than a long turn.
 //
 // A loop that hangs must not look well for ever: the thread falls silent when the loop has not shown itself for

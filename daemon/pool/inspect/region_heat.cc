@@ -40,8 +40,8 @@ void RegionHeat::cool() {
 
 // {"regions", "region_pages", "region_bytes", "regions_per_cell", "owners": [{lane, pid, regions, used_pages}],
 // "owners_left_out", "cells": {"states": "one letter a cell", "owner": [index in owners, or null], "used_pages": [...],
-// "uses_per_s": [...], "idle_s": [seconds since the last use, or null]}}. For a cell with several regions: the state, and the
-// owner, of the largest share of them; pages and uses of all of them; the time since the last use of any.
+// "uses_per_s": [...], "idle_s": [seconds since the last use, or null]}}. For a cell with several regions: the state and the
+// owner are those of its largest share; pages and uses count all of them; the time counts since the last use of any.
 json RegionHeat::map() const {
   std::vector<Owner> owners;
   std::vector<uint32_t> place(core_.region.lanes(), 0);  // in owners, + 1

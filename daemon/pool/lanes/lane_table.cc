@@ -119,7 +119,7 @@ void LaneTable::show_lane_bits() {
 }
 
 // The totals lie in marud's own lane as well, for the next marud. Each counter is shown there before it ends in the client's
-// lane. So a marud that dies between the two has it counted twice, and never lost: a total that fell would look like a total
+// lane. So a marud that dies between the two has it counted twice, and never lost. A total that fell would look like a total
 // that began anew, and all of it like new.
 void LaneTable::take_counters(uint32_t lane) {
   format::LaneHeader& header = *core_.region.lane(lane).header;

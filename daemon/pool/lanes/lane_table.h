@@ -115,7 +115,7 @@ class LaneTable final : public shm::DeadLanes {
   // Of all lanes, since this marud began.
   uint64_t lost_touches() const;
   // The cache lines that a look at all lanes for one block reads: the block's own line, a set of slots of each lane, and the
-  // further slots of each lane whose pins overflow.
+  // overflow slots of lanes that have some.
   uint64_t look_lines() const;
 
  private:

@@ -1,6 +1,6 @@
 // Draining a pool: no client gets memory of it any more, and blocks without pins go, region by region, a bounded step a turn. A
-// region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no client:
-// its word is DRAINING, its free pages OUT. Blocks go leaves first; blocks with children have their turn in a later round. A
+// region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no client.
+// Its word is DRAINING, its free pages OUT. Blocks go leaves first; blocks with children have their turn in a later round. A
 // pinned block stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
 //
 // In a pool that several hosts share, a host drains its own part: the regions that it looks after. Each becomes unused, for the

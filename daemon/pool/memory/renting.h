@@ -81,7 +81,7 @@ class Renting {
   // Of a client that asks no more.
   void drop_search(uint32_t lane);
   // Whether blocks can be chosen now. Their queues must be built. Every use that was left before the first call, with `round`
-  // 0, must have been read, and every block whose pins had ended by then must be back in its queue. Without a place for a round
+  // 0, must have been read. Every block whose pins had ended by then must be back in its queue. Without a place for a round
   // that is done at once.
   bool may_choose(uint64_t* round);
 

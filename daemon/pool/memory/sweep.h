@@ -1,6 +1,6 @@
 // The sweep compares the page words with all of marud's own records about pages. It finds blocks whose touches were lost,
-// entries of blocks that are gone, expired blocks, pages that dead clients have left, bad memory of another host's former
-// regions, and regions that have become empty.
+// entries of blocks that are gone, expired blocks, and pages that dead clients have left. It also finds bad memory of another
+// host's former regions, and regions that have become empty.
 //
 //   (1) Each page of the pool is looked at in the end, for any words of clients.
 //

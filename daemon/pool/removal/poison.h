@@ -1,7 +1,7 @@
 // Bad memory in a pool. An administrator, a client that met it, or the kernel says that a page is bad. A page of payload
 // becomes POISONED, by one CAS and for ever, and its block a miss; docs/format.md, "Poison", has the steps. The block's
-// remaining holdings are let go when it has no pin and no block below it: this is asked for in turns, with growing pauses,
-// since a pin may last. No part of the control region can be taken away: the host of the pool fences it.
+// remaining holdings are let go when it has no pin and no block below it. This is checked in turns, with growing pauses, since
+// a pin may last. No part of the control region can be taken away: the host of the pool fences it.
 //
 //   (1) A POISONED page never holds a block again.
 //   (2) Each POISONED page of this host's regions is held here or was let go (LaneTable::let_go).

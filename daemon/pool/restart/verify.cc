@@ -1,8 +1,8 @@
 // After a loss of power: which blocks still have the bytes that were stored.
 //
 // The last writes may have been in the processor's caches, so memory now has some of their lines and lacks others. The bytes of
-// a block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
-// that boot are dead, their holdings were taken back, and no client works yet. marud repairs the violations
+// a block prove themselves by its checksum. The auditor proves the bookkeeping with the invariants that hold at rest: the
+// processes of that boot are dead, their holdings were taken back, and no client works yet. marud repairs the violations
 // (restart/repair.cc). It does not believe a pool that has violations even after repairs.
 #include "daemon/pool/restart/restart.h"
 

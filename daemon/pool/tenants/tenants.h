@@ -93,9 +93,9 @@ class TenantTable {
   // False while no limit exists: then every block is of class 0.
   bool matters() const { return matters_; }
   // Which blocks go first: 0 of tenants over their limit; 1 of no tenant, or of a tenant without a limit; 2 of the asker,
-  // within its limit; 3 of other tenants within their limits: these only while no tenant is over its limit and all_may_yield()
-  // was set. Else kTenantProtected. A tenant's limit is its soft limit, or the hard limit if it has no other. `asker`: an
-  // index.
+  // within its limit; 3 of other tenants within their limits. Blocks of 3 go only while no tenant is over its limit and
+  // all_may_yield() was set. Else kTenantProtected. A tenant's limit is its soft limit, or the hard limit if it has no other.
+  // `asker`: an index.
   uint32_t eviction_class(uint32_t index, uint32_t asker) const;
   // For a search that has found nothing of classes 0 to 2: tenants within their limits yield to each other from now on,
   // or not.

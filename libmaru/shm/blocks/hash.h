@@ -1,7 +1,7 @@
 // Keys to digests. Every key becomes a 128-bit digest, keyed with the pool's secret; the digest decides equality.
 //
-// A ready-made 128-bit digest goes through a keyed permutation (three Feistel rounds whose round function is a folded
-// 64 x 64 -> 128 bit product): a bijection, so two such digests are equal after it exactly if they were before, and about
+// A ready-made 128-bit digest goes through a keyed permutation: three Feistel rounds with a folded 64 x 64 -> 128 bit product
+// as round function. This is a bijection, so two such digests are equal after it exactly if they were before. It takes about
 // four nanoseconds. A 256-bit digest is chained through it in two steps. Byte strings are hashed with SipHash (siphash.h) and
 // then permuted. The three kinds and every tenant enter the permutation with a secret tweak of their own, so none can imitate
 // another.

@@ -212,8 +212,8 @@ bool PinTable::unpin(uint32_t slot, PageRef ref) {
     if (seen != ref.bits && seen != 0) return false;
     if (!counts_[slot].cas_acq_rel(count, kBusy)) continue;
     // When two threads release one view, the later thread may find the same count for another block here. While it is busy, the
-    // slot stays as it is, unless another host's marud, which took this host for dead, ends all pins of the lane: then only
-    // this process still counts the pin.
+    // slot stays as it is, with one exception. Another host's marud that took this host for dead ends all pins of the lane:
+    // then only this process still counts the pin.
     const uint64_t held = shared_slot(slot).load_relaxed();
     const bool is_meant = held == ref.bits || held == 0;
     if (is_meant && count == 1 && held != 0)

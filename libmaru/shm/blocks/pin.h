@@ -1,12 +1,12 @@
 // Pins: a client's statement, in its own lane, that it is using a block.
 //
-// A pin is a slot of the lane that holds {page, generation}. The reader writes the slot with one atomic exchange and then
-// reads the page word again: still the same life of the page and visible, or the slot is cleared and it was a miss. The
-// evictor marks the page word RETIRING first and looks for the page in the slots afterwards. Whichever order the two
-// happen in, one of them sees the other: both are sequentially consistent. [pairs pin.slot] [pairs page.retiring]
+// A pin is a slot of the lane that holds {page, generation}. The reader writes the slot with one atomic exchange and then reads
+// the page word again. If the page has still the same life and is visible, the pin holds; otherwise the slot is cleared and it
+// was a miss. The evictor marks the page word RETIRING first and looks for the page in the slots afterwards. Whichever order
+// the two happen in, one of them sees the other: both are sequentially consistent. [pairs pin.slot] [pairs page.retiring]
 //
-// Slots come in sets of eight, chosen by the page, so that looking for one page costs one line of each lane; a full set
-// spills into an overflow area whose count is raised before the slot is written and lowered after it is cleared.
+// Slots come in sets of eight, chosen by the page, so that looking for one page costs one line of each lane. A full set spills
+// into an overflow area. Its count is raised before the slot is written and lowered after it is cleared.
 //
 // Beside each shared slot the process keeps a private count, so that a block pinned again costs no shared write. The count
 // passes through a busy value at both edges: while it is busy no thread joins. So no second pin can return before the first has

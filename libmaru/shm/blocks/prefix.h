@@ -12,9 +12,9 @@
 // block is pinned, its depth and sum are compared with the depth and sum of the caller's keys. If they differ, the keys are
 // walked one by one and each is pinned.
 //
-// Cost: a miss for the bucket of the last key, which overlaps the reading of the keys (a nanosecond or two each, their sum
-// included), and one for the block line. Where keys are missing, two rounds of parallel misses more and a second reading for
-// the sum. To send the first round out with the first miss was tried: its gain was too small to measure, and it takes time
+// Cost: a miss for the bucket of the last key, and a miss for the block line. The first overlaps the reading of the keys (a
+// nanosecond or two each, their sum included). Where keys are missing, two rounds of parallel misses more and a second reading
+// for the sum. To send the first round out with the first miss was tried: its gain was too small to measure, and it takes time
 // where the whole chain is present.
 #pragma once
 
@@ -77,7 +77,7 @@ size_t resolve_chain(const ControlRegion& region, PageRef deepest, size_t blocks
 
 // Whether the pins of a match hold all of these blocks of its first keys. The pins are in the order of their keys. Each block
 // is pinned, or is the parent of the next block. Blocks above a pinned block keep their keys, unless the memory of a block goes
-// bad: then its key may be another block's by now, which the pin does not hold. Reads a line a block, and a line for each key
+// bad. Then its key may be another block's by now, which the pin does not hold. Reads a line a block, and a line for each key
 // between the last of these and the next pin.
 bool are_held(const ControlRegion& region, std::span<const PageRef> refs, std::span<const HeldBlock> pins);
 

@@ -117,7 +117,7 @@ bool has_moved_on(const ControlRegion& region, PageRef ref) {
 
 // Lets go of an overflow bucket that holds nothing valid. First the flag goes, with a new version of the header, so that no
 // process takes the bucket into use again under the old header. Then this lane takes the right to release it, which one lane at
-// a time has: a linked bucket is owned by no lane, and a step from there names this lane. Then the link goes. If the bucket was
+// a time has. A linked bucket is owned by no lane, and a step from there names this lane. Then the link goes. If the bucket was
 // taken into use again meanwhile, its link has another version, and the right is given back. If the process dies here: the
 // owner word names the dead lane, and release_overflow_of() finishes or undoes it. If its host is lost: the right is in memory
 // before the link changes, so a bucket without a link always names a lane.
@@ -159,9 +159,9 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
 
 namespace {
 
-// Intel's first level waits for a dozen lines at a time, its second level for four times as many: lines that are wanted only
-// three groups later come faster when they are asked for there. AMD's processors take such a hint badly, even where the
-// line is at hand (18 ns a key instead of 9, exists_batch256_cached), and wait for enough lines at the first level.
+// Intel's first level waits for a dozen lines at a time, its second level for four times as many. So lines that are wanted only
+// three groups later come faster when they are asked for there. AMD's processors take such a hint badly, even where the line is
+// at hand (18 ns a key instead of 9, exists_batch256_cached). They wait for enough lines at the first level.
 bool fetch_to_second_level() {
 #ifdef __x86_64__
   return __builtin_cpu_is("intel");
@@ -180,7 +180,7 @@ void ExistsBatch::place(size_t first, size_t end) {
 }
 
 // For the key `i`: asks for the line of a key far behind it, and once more for the line of a nearer key. A prefetch is dropped
-// when the processor has too many misses in flight; most dropped lines come with the second prefetch (of 200 k keys in the
+// when the processor has too many misses in flight. Most dropped lines come with the second prefetch (of 200 k keys in the
 // third level of the cache 13 ns become 11).
 template <bool kFarToSecondLevel>
 inline void ExistsBatch::fetch(size_t i) const {
@@ -360,8 +360,8 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin
     pins.unpin(pin.slot, ref);
     if (!same) continue;
-    // The location may have been read after the entry was removed and the slot claimed by a publisher of the same key that
-    // is not visible yet, and may never be.
+    // The location may have been read after the entry was removed and another publisher of the same key had claimed the slot.
+    // Its block is not visible yet, and may never be.
     if (pair.header().bits != h.bits) return DuplicateCheck::kChanged;
     *ret_winner = ref;
     return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;

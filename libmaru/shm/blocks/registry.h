@@ -7,8 +7,8 @@
 // the search starts again. So one key has one winner, without a lock, and a publisher that stops half-way has changed nothing
 // that another process waits for.
 //
-// Claims. A slot is claimed by a CAS of its location from 0, or from the location of a page that has moved on to another
-// generation (left by a dead publisher or remover), while its valid bit is off. Publishing never moves a claim.
+// Claims. A slot is claimed by a CAS of its location while its valid bit is off. The CAS is from 0, or from the location of a
+// page that has moved on to another generation (left by a dead publisher or remover). Publishing never moves a claim.
 //
 // Thread safety: any number of threads of any number of processes. Progress: a failed CAS is another thread's success; loops
 // are bounded by limits::kPublishRetries and limits::kBucketReadRetries. If the process dies here: a claimed slot becomes
@@ -110,9 +110,9 @@ class LaterKeys {
   size_t count_ = 0;
 };
 
-// Looks for many keys at once. A group of keys goes through three passes: its digests are made; its lines are asked for, while
-// the lines of earlier groups are on their way, as far as misses can overlap; the tags are compared. Making the digests
-// meanwhile costs little: the processor would wait for lines.
+// Looks for many keys at once. A group of keys goes through three passes. First its digests are made. Then its lines are asked
+// for, while the lines of earlier groups are on their way, as far as misses can overlap. Last the tags are compared. Making the
+// digests meanwhile costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
   static constexpr size_t kGroup = 16;

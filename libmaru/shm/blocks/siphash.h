@@ -1,5 +1,5 @@
 // SipHash-2-4 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), of one byte string or
-// of eight side by side: the rounds of one string depend on each other and leave most of a processor idle.
+// of eight side by side. The rounds of one string depend on each other and leave most of a processor idle.
 #pragma once
 
 #include <cstddef>

@@ -9,8 +9,8 @@
 //
 // Two things follow. A pass over the pages is exact for a tenant if all its accounts were quiet, and the same, before and after
 // it (read_tenant). And a rule that marud shows holds for a lane from the moment its account was seen without stores in flight
-// (committed_bytes): in_flight is raised by a sequentially consistent read-modify-write *before* the rules are read, and
-// marud reads it *after* it has shown them. [pairs tenant.rules]
+// (committed_bytes). A sequentially consistent read-modify-write raises in_flight *before* the rules are read, and marud reads
+// it *after* it has shown them. [pairs tenant.rules]
 //
 // If the process dies here: the sum stays too high by the bytes that it had charged and not stored, or freed and not returned.
 // marud folds the lane into its balance, and a pass corrects that.
@@ -101,8 +101,8 @@ uint64_t block_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_t
 // The same where there is a tenant; 0 if there is none.
 uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant);
 
-// The sums over the accounts of some lanes. Equal and quiet before and after a pass over the pages: no process has changed a
-// page of the tenant in between, if the lanes were the same and none was emptied.
+// The sums over the accounts of some lanes. Equal and quiet before and after a pass over the pages means: no process has
+// changed a page of the tenant in between, if the lanes were the same and none was emptied.
 struct TenantReading {
   uint64_t charged = 0;
   uint64_t returned = 0;
@@ -127,7 +127,7 @@ void end_account(const ControlRegion& region, uint32_t lane, uint32_t account);
 
 // Moves the sums in the accounts of a dead lane into marud's balances, and empties them. `add(tenant, bytes)` adds (wrapping)
 // to a balance, with a release store; tenant 0 is for tenants that found no place. It is called twice for an account: the bytes
-// count double for a moment and never not at all, so a marud that begins again after a death finds too much, not too little.
+// count double for a moment and never not at all. So a marud that begins again after a death finds too much, not too little.
 template <typename F>
 void fold_accounts(const ControlRegion& region, uint32_t lane, F&& add) {
   for (uint32_t i = 0; i < region.account_slots(); ++i) {

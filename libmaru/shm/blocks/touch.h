@@ -1,8 +1,8 @@
 // Touches: a hit leaves the page and the time in a ring of the reader's lane; marud reads the rings and tells the pool's
 // policy. The ring overwrites: neither side waits, and touches that were overwritten before marud read them are counted.
 //
-// An entry carries the lap of the ring in one bit, so that the reader does not take the old entry for an entry that is counted
-// and not yet written. Thread safety: leave() by any thread of the lane's client; TouchReader by marud's thread.
+// An entry carries the lap of the ring in one bit. So the reader does not take the old entry for an entry that is counted and
+// not yet written. Thread safety: leave() by any thread of the lane's client; TouchReader by marud's thread.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"

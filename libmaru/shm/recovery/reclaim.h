@@ -1,14 +1,14 @@
 // Reclaim: takes back the holdings of a dead lane. marud runs it, after proof that the lane's process is gone, in steps of
-// bounded size; every step may be repeated, so a marud that dies in the middle starts again.
+// bounded size. Every step may be repeated, so a marud that dies in the middle starts again.
 //
 // Order: the lane's pins end. The pages that name the lane are freed or taken over. The parents whose count the dead client may
 // have left too high are counted again. Its overflow buckets are released. Only then may the lane number be used again.
 //
-// A count is only ever too high after a death. Recount: a flag goes into the parent's word by CAS; the children are counted
-// by a pass over the pages; the count goes in by CAS from the flagged word. Every other change of the word clears the flag,
-// so a change in between makes the CAS fail. Two things are invisible to that CAS and postpone the recount: a SEALED child
-// of a live lane (it may be about to add itself), and a live lane's intent to lower this very count (its child is free
-// already and no longer found by the pass).
+// A count is only ever too high after a death. Recount: a flag goes into the parent's word by CAS; the children are counted by
+// a pass over the pages; the count goes in by CAS from the flagged word. Every other change of the word clears the flag, so a
+// change in between makes the CAS fail. Two things are invisible to that CAS and postpone the recount. A SEALED child of a live
+// lane may be about to add itself. A live lane's intent to lower this very count has a child that is free already, so the pass
+// no longer finds it.
 #pragma once
 
 #include "libmaru/shm/blocks/block_store.h"
@@ -64,12 +64,13 @@ void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_
 // The parents named by intents of a dead lane; clears them.
 void reclaim_intents(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);
 
-// The first step, after proof of death: looks among the pins for blocks that the lane's publishers left between READY and their
-// entry, since a publisher holds such a pin all that time. Then the pins end, and the intents are read. If the process dies
-// here: the lane is still DEAD, and a marud that starts over asks for every block of it (the READY blocks of reclaim_pages).
+// The first step, after proof of death. It looks among the pins for blocks that the lane's publishers left between READY and
+// their entry, since a publisher holds such a pin all that time. Then the pins end, and the intents are read. If the process
+// dies here: the lane is still DEAD, and a marud that starts over asks for every block of it (the READY blocks of
+// reclaim_pages).
 void begin_reclaim(const ControlRegion& region, LaneId dead, ReclaimSink& sink);
-// The same in parts, since a lane has many slots: looks at all of them, slots [from, to) at a time and the overflow behind the
-// others, and then the pins and intents end. Returns how many slots name a page, each of which is a look at its block.
+// The same in parts, since a lane has many slots. It looks at all of them, slots [from, to) at a time and the overflow behind
+// the others, and then the pins and intents end. Returns how many slots name a page, each of which is a look at its block.
 uint32_t look_at_dead_pins(const ControlRegion& region, LaneId dead, uint32_t from, uint32_t to, ReclaimSink& sink);
 // Parents that intents name go to the sink.
 void end_lane_pins(const ControlRegion& region, uint32_t lane, ReclaimSink& sink);

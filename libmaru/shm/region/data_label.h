@@ -39,8 +39,8 @@ inline void write_data_label(void* memory, const format::DataLabel& label) {
 }
 static_assert(offsetof(format::DataLabel, uuid) == 8, "the second word");
 
-// Whether the found bytes are a part of this label, as a death during the writing leaves it: some of its words are there, the
-// uuid among them, and the others are zero.
+// Whether the found bytes are a part of this label, as a death during the writing leaves it. Then some of its words are there,
+// the uuid among them, and the others are zero.
 inline bool is_part_of(const format::DataLabel& found, const format::DataLabel& whole) {
   uint64_t has[sizeof(found) / 8], wanted[sizeof(whole) / 8];
   std::memcpy(has, &found, sizeof(has));

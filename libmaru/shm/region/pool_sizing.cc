@@ -7,7 +7,7 @@ namespace maru::shm {
 namespace {
 
 // Lanes for a large pool would take most of a small pool. Sizes without a wish are halved until they take a small share of
-// `size`: the pins, then lanes and pins in turns, and neither below the need of a few clients.
+// `size`: the pins, then lanes and pins in turns. Neither falls below the need of a few clients.
 void choose_lanes(const FormatWishes& wishes, uint64_t size, Parameters* p) {
   p->lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
   p->pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
