@@ -101,7 +101,7 @@ Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (type == wire::Type::kRent) {
-    // Without memory they may have to go there: all of them, and those that were answered.
+    // When memory runs out, all ids may have to go into lost_, also the answered ids.
     lost_.reserve(lost_.size() + unanswered_.size() + in_hand_ + 1);
     unanswered_.push_back(id);
   }

@@ -4,7 +4,7 @@
 // pinned block stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
 //
 // In a pool that several hosts share, a host drains its own part: the regions that it looks after. Each becomes unused, for the
-// others to rent, when it is empty. It does not empty regions of other hosts, and unused regions.
+// others to rent, when it is empty. It does not empty regions of other hosts, or unused regions.
 //
 //   (1) left() has the counts of the last whole round.
 //

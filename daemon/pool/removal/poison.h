@@ -96,7 +96,7 @@ class Poison {
   std::vector<uint32_t> waiting_;
   std::vector<Report> reports_;
   uint64_t pause_ms_ = 0, again_ms_ = 0;
-  std::optional<TreeWalk> walk_;  // the blocks below held_, as held_ was at its begin
+  std::optional<TreeWalk> walk_;  // the blocks below held_, as held_ was at the beginning
   // Letting go: the pages of held_ from here on are to be looked at. Its first part are the pages that were looked at and stay.
   size_t go_next_ = 0, go_kept_ = 0;
 };

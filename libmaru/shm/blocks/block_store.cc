@@ -459,7 +459,8 @@ FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes
   uint64_t last = known.generation.load_relaxed() == ref.generation() + 1 ? known.last_use_ms.load_relaxed()
                                                                           : stored_ms - std::min(stored_ms, zero);
   last = std::min(std::max(last, use_tick), now_tick);
-  // Before the page is FREE: a process that finds the parent without children finds this in the ring. [pairs page.word]
+  // Before the page is FREE: a process that finds the parent without children finds this in the ring, even after a death.
+  // [pairs page.word]
   leave_touch(region.lane(lane.id.lane), parent.page(), last);
   return finish_retired(lane, ref, lanes, ret_pages);
 }

@@ -1,6 +1,6 @@
 // Takes back the holdings of a whole host, after proof of its death and with the claim that says so (host_claim.h). reclaim.h
 // handles a single lane. This file handles the parts that only a host has: all its lanes at once, its regions, and its marud's
-// unfinished work. Some words went back to an older state because the host took its caches with it.
+// unfinished work. It also handles words that went back to an older state because the host took its caches with it.
 //
 // Every step may be repeated. If the reclaimer dies here: its successor, or the host that reclaims it, begins again.
 #pragma once
