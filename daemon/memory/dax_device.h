@@ -55,9 +55,8 @@ const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others
 // The devices that `wish` may mean, best first:
 //   a path           that device
 //   "uuid:UUID"      the device that holds this pool, under any name
-//   "node:N"         among the devices on NUMA node N the device that holds the pool `known`; without `known` the only device
-//   that
-//                    holds a pool; else the devices that begin blank
+//   "node:N"         among the devices on NUMA node N the device that holds the pool `known`; without `known` the only
+//                    device that holds a pool; else the devices that begin blank
 //   "cxl:free"       the same, among the devices of CXL memory
 // `holds`: the piece that the device must hold, the control region (kPool) or the pages (kData). `claimed_by`: a formatting of
 // this machine (DeviceLabel::claimed_by) that was cut off. Its device is as good as the pool whose uuid it has, and comes

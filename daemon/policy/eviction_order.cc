@@ -405,7 +405,8 @@ void EvictionOrder::Coldest::push(uint32_t page) {
 bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
   // Ends: every turn drops an entry, corrects one, or spends a spare. A corrected entry needs it again only if a client
   // scribbles over the words meanwhile, or if the policy changes its answer each time. After so many turns wrong words are
-  // taken as they are. The allowance for spares is there once for all blocks, so that scribbled blocks cannot use it up each.
+  // taken as they are. All blocks share a single allowance for spares, so that scribbled words cannot spend it once for each
+  // block.
   turns_left_ += heap_.size() + live_.size() + 16;
   for (; !heap_.empty(); turns_left_ -= turns_left_ != 0) {
     const Entry top = heap_.top();

@@ -21,8 +21,7 @@ struct MemoryLimit {
 };
 
 // The limit with the least room among these groups; nothing where no group has a limit, or the process is gone. Reads files
-// below
-// `root` alone ("" for this machine).
+// below `root` alone ("" for this machine).
 std::optional<MemoryLimit> memory_limit(const std::string& root = "", const std::string& process = "self");
 
 // Whether the memory of this descriptor counts. Ordinary memory and tmpfs do; huge pages and devices do not. The kernel can

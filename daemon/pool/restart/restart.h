@@ -1,5 +1,5 @@
 // Taking over another marud's pool. Clients may be at work meanwhile: lanes that the identities call live stay live until their
-// processes are proven gone, and their holdings are not touched. Pages that name no process are freed, counts of children are
+// processes are proven gone, and their holdings are not touched. Memory that names no process is freed, counts of children are
 // checked in one pass, and the lists are built anew from the ticks. After a loss of power each block whose bytes changed is
 // dropped, and bookkeeping that the audit finds damaged is repaired.
 //

@@ -15,8 +15,7 @@ namespace maru::replay {
 using BlockDigest = std::array<uint64_t, 2>;  // a 128-bit ready-made digest
 
 // The digests of a request's prefixes: entry i stands for hash_ids[0..i]. Each digest also depends on the length of a block, so
-// a
-// replay with another length finds none of these in a pool.
+// a replay with another length finds none of these in a pool.
 void prefix_digests(const trace::Request& request, uint64_t payload_bytes, std::vector<BlockDigest>& ret_digests);
 
 // Fills a block with the bytes that belong to its digest.
