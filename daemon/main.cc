@@ -33,7 +33,7 @@ namespace {
 // Signals arrive as events of the loop; a client that closes its end must not end marud.
 Result<FileDescriptor> take_signals() {
   std::signal(SIGPIPE, SIG_IGN);
-  // Whoever started marud may have ignored it, and then nobody learns how a fencing command ended.
+  // The program that started marud may have ignored it, and then marud does not learn how a fencing command ended.
   std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as a full disk is
   sigset_t signals;
@@ -53,7 +53,7 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Pools in files need no record of what they are.
+// Pools in files need no records.
 bool needs_records(const Config& config) {
   return std::any_of(config.pools.begin(), config.pools.end(),
                      [](const PoolSpec& spec) { return spec.backend != Backend::kFile; });
@@ -95,10 +95,10 @@ Result<void> serve(Config& config, const Options& options) {
   auto stored = take_stored_descriptors();
   auto passed = take_listening_socket(stored, config.socket_path);
   if (!passed) return tl::unexpected(passed.error());
-  // From here on nobody else listens on this socket.
+  // From here on no other process listens on this socket.
   auto listener = Listener::open(config.socket_path, others_may_connect(config), std::move(*passed));
   if (!listener) return tl::unexpected(listener.error());
-  // From here on nobody else recognises memory by these records. Pools in files have locks of their own.
+  // From here on no other marud recognises memory by these records. Pools in files have locks of their own.
   if (needs_records(config) || !state.added().empty())
     if (auto held = state.hold(); !held) return held;
 
@@ -115,7 +115,7 @@ Result<void> serve(Config& config, const Options& options) {
     if (!problems.empty()) reading.config.reset();
     return reading;
   };
-  // From here on another thread asks what people ask by HTTP, and this one answers.
+  // From here on another thread asks the questions that come by HTTP, and this thread answers.
   auto exchange = http::Exchange::create();
   if (!exchange) return tl::unexpected(exchange.error());
   http::Desk desk(**exchange, config);
@@ -174,7 +174,7 @@ int run(int count, char** arguments, const DaxRules& rules) {
 
 }  // namespace maru::daemon
 
-#ifndef MARU_WITHOUT_MAIN  // a test has another one
+#ifndef MARU_WITHOUT_MAIN  // a test has a main() of its own
 int main(int count, char** arguments) {
   maru::hold_standard_streams();
   return maru::daemon::run(count, arguments, {});

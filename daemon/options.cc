@@ -112,7 +112,7 @@ double read_fraction(const char* flag, const char* text, std::vector<std::string
   if (read.ec == std::errc() && read.ptr == end && value > 0 && value <= 1) return value;
   problems.push_back(std::string(flag) + ": found \"" + printable(text) +
                      "\", expected a number above 0 and up to 1, such as 0.8");
-  return 0.5;  // whatever is right alone: the problem is reported
+  return 0.5;  // a value that is always right: the problem is reported
 }
 
 void read_policy_option(const std::string& text, PolicyOptions& options, std::vector<std::string>& problems) {
@@ -322,7 +322,7 @@ std::string problem_text(const Options& options, const ConfigProblem& problem) {
 
 namespace {
 
-// What marud would find out when it makes a pool. A node may come with a device that is made before that.
+// The check of nodes that marud makes when it makes a pool. A node may come with a device that is made before that.
 void check_nodes(const Config& config, std::vector<ConfigProblem>& problems) {
   const auto makes_node = [](const provision::Wish& wish) { return wish.is_system_ram; };
   if (::numa_available() < 0 || std::any_of(config.wishes.begin(), config.wishes.end(), makes_node)) return;
@@ -334,7 +334,7 @@ void check_nodes(const Config& config, std::vector<ConfigProblem>& problems) {
                             "pool \"" + printable(spec.pool.name) + "\": " + no_memory_text(node, there)});
 }
 
-// That of the file was checked as the file was read.
+// The file's socket was checked as the file was read.
 void check_socket(const Options& options, const Config& config, std::vector<ConfigProblem>& problems) {
   constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
   const std::string& path = config.socket_path;
@@ -344,8 +344,8 @@ void check_socket(const Options& options, const Config& config, std::vector<Conf
                              "\", expected a path of at most " + std::to_string(kSocketPathMax) + " bytes"});
 }
 
-// What pools take at once when they are made, in the end all of it, against what there is. What is free at the moment says
-// nothing: it is another moment then. A node that comes with a device has memory of its own.
+// Compares the memory that pools take when they are made, in the end all of it, with the machine's memory. The free memory of
+// this moment says nothing: it is another moment then. A node that comes with a device has memory of its own.
 void check_memory_of_machine(const Config& config, std::vector<ConfigProblem>& problems) {
   const auto makes_memory = [](const provision::Wish& wish) { return wish.is_system_ram; };
   const uint64_t most = memory_of_machine();

@@ -22,10 +22,10 @@ struct Options {
   std::optional<PoolSpec> pool;     // described on the command line instead of in a file
 };
 
-// What is wrong is appended to `problems`.
+// Mistakes are appended to `problems`.
 Options parse_options(int count, char** arguments, std::vector<std::string>& problems);
 
-// What marud is to do: the file, or the pool of the command line, with what the command line overrides.
+// The configuration to use: the file, or the pool of the command line, with the command line's overrides.
 Config effective_config(const Options& options, std::vector<ConfigProblem>& problems);
 
 // With the place where it is.

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr int kDepthMax = 8;
 
-// The pool that a command means: the one named, or the only one, or "default".
+// The pool of a command: the named pool, or the only pool, or "default".
 const HostedPool* pool_of(const AdminView& view, const json& request, AdminReply& refusal) {
   const auto is_there = [](const auto& hosted) { return !hosted->is_gone(); };
   std::string name = "default";

@@ -52,13 +52,13 @@ bool may_administrate(const PoolSpec& spec, const Peer& peer);
 struct AdminReply {
   int code = 0;      // errno; EBADMSG: the text is no request at all
   std::string text;  // JSON, or the reason of the refusal
-  // There is no answer yet: it comes from PoolLifecycle under this number; or it takes a look at every page, so the same
+  // There is no answer yet. Either PoolLifecycle gives it under this number; or it takes a look at every page, so the same
   // request is to be asked again with censuses.
   uint64_t ticket = 0;
   bool needs_census = false;
 };
 
-// The JSON of a command as it is sent: a refusal has an errno.
+// A command's JSON answer as it is sent: a refusal has an errno.
 AdminReply admin_reply(const nlohmann::json& reply);
 
 // `who`: for the log, when the command changes something.

@@ -20,8 +20,8 @@ nlohmann::json show_status(const AdminView& view, const nlohmann::json& request)
 // "clients": the processes that hold lanes, likewise in several replies. With "all_hosts" also the clients of other hosts.
 nlohmann::json list_clients(const AdminView& view, const nlohmann::json& request);
 
-// "policy": the policy in use, and the one in the configuration. "policy.set" {name, options}: another policy until
-// marud restarts; the reply may take turns, as those of Pool::admin() do.
+// "policy": the policy in use, and the policy in the configuration. "policy.set" {name, options}: another policy until marud
+// restarts; the reply may take turns, as the replies of Pool::admin() do.
 nlohmann::json show_policy(const HostedPool& hosted);
 nlohmann::json set_policy(const HostedPool& hosted, const nlohmann::json& request, uint64_t now_unix_ms,
                           uint64_t* ret_ticket);

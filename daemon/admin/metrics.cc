@@ -22,7 +22,7 @@ metrics::Snapshot snapshot_of(const AdminView& view, const std::string& only) {
   if (view.users) view.users->fill(snapshot);
   for (size_t i = 0; i < view.pools.size(); ++i) {
     const HostedPool& hosted = *view.pools[i];
-    if (hosted.is_gone()) continue;  // its name may be another one's by now
+    if (hosted.is_gone()) continue;  // another pool may have its name by now
     if (!only.empty() && hosted.name() != only) continue;
     metrics::PoolSnapshot pool;
     pool.name = hosted.name();

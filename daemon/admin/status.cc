@@ -22,8 +22,8 @@ constexpr size_t kReplyBytesMax = wire::kPayloadBytesMax;
 // kElsewhere on a lane of another host: the place of the pool, then the lane.
 constexpr uint64_t kUnwatched = 1ull << 47, kElsewhere = 1ull << 48;
 
-// Each slot of a lane in which a pin may be is read, to count the pins and to find the oldest. One reply reads so many
-// slots, and those of one lane at least.
+// To count the pins and to find the oldest, a reply reads each slot of a lane in which a pin may be. One reply reads at most so
+// many slots, and at least the slots of one lane.
 constexpr uint64_t kPinSlotsPerReply = 1u << 17;
 constexpr uint64_t kSlotsOfAPin = 3;  // a lane has at most so many slots for each pin that it may hold
 

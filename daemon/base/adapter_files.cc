@@ -49,7 +49,7 @@ std::vector<UserAdapterFile> adapter_files_of(const std::string& pool_uuid, cons
         status.st_uid != *uid)
       continue;
     FileDescriptor file(::openat(::dirfd(open.get()), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    // What is there now may be another file.
+    // Another file may have this name by now.
     if (file.is_open() && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != *uid))
       continue;
     files.push_back({*uid, folder + "/" + entry->d_name, std::move(file)});

@@ -27,12 +27,12 @@ constexpr size_t kDescriptorsOfLinuxMax = 253;
 constexpr int kDepthMax = 5;
 // More than a queue has room for.
 constexpr int kPacketsMax = 1024;
-constexpr int kBacklogMax = 1 << 16;  // what net.core.somaxconn may say; nobody connects to what was shut
+constexpr int kBacklogMax = 1 << 16;  // the most that net.core.somaxconn may say; no client connects to a shut socket
 
 void empty_out(int socket, int depth);
 
-// Closes a descriptor that came along with a packet. Who made it may have it wait for what it still has to send only as long as
-// that process keeps it, too, and then this is not the last close.
+// Closes a descriptor that came along with a packet. Its maker may have it wait for unsent bytes only as long as that process
+// keeps it, too, and then this is not the last close.
 void close_passed(FileDescriptor passed, int depth) {
   const linger none = {};
   ::setsockopt(passed.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
@@ -40,8 +40,8 @@ void close_passed(FileDescriptor passed, int depth) {
   empty_out(passed.get(), depth);
 }
 
-// The connections that nobody took from a listening socket, and what lies unread in those. Nothing more can come, and accepting
-// does not block, once the socket was shut for reading.
+// Closes the connections that no process took from a listening socket, and the descriptors that lie unread in them. Once the
+// socket was shut for reading, nothing more can come, and accepting does not block.
 void empty_backlog(int listener, int depth) {
   for (int taken = 0; taken < kBacklogMax; ++taken) {
     FileDescriptor connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -51,9 +51,9 @@ void empty_backlog(int listener, int depth) {
   }
 }
 
-// Takes what lies unread in a Unix socket that was shut for reading and closes what came with it: the kernel would, and wait
-// for what lingers. Blocks no longer than those closes. Of anything else there is nothing to take. A descriptor that finds no
-// room in this process is left to the kernel.
+// Takes the unread packets from a Unix socket that was shut for reading, and closes the descriptors in them. The kernel would
+// do so, and wait for sockets that linger. Blocks no longer than those closes. Other files have nothing to take. The kernel
+// closes a descriptor that finds no room in this process.
 void empty_out(int socket, int depth) {
   int domain = 0;
   socklen_t bytes = sizeof(domain);
@@ -63,7 +63,7 @@ void empty_out(int socket, int depth) {
   bytes = sizeof(listens);
   if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens != 0)
     return empty_backlog(socket, depth + 1);
-  const int on = 1;  // every packet says who sent it then, also an empty one; the end does not
+  const int on = 1;  // every packet, also an empty one, then names its sender; the end does not
   ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
   for (int packets = 0; packets < kPacketsMax; ++packets) {
     char ignored[4096];
@@ -155,7 +155,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
     if (is_held_by_others(account)) held_back.insert(number);
   }
 
-  // With the mutex. Where no thread is to be had now, those that are there do it later.
+  // With the mutex. If no thread can be started now, the running threads do the work later.
   static void add_thread(const std::shared_ptr<Work>& work) {
     pthread_attr_t attributes;
     if (::pthread_attr_init(&attributes) != 0) return;
@@ -189,7 +189,7 @@ struct Closer::Work : std::enable_shared_from_this<Closer::Work> {
       lock.unlock();
       try {
         if (next.item.kind == Kind::kConnection) empty_out(next.item.fd, 0);
-      } catch (const std::bad_alloc&) {  // what is left the kernel closes
+      } catch (const std::bad_alloc&) {  // the kernel closes the rest
       }
       ::close(next.item.fd);
       lock.lock();
@@ -221,7 +221,7 @@ void Closer::close(int fd, uint64_t number, Kind kind) {
     return;
   }
   if (work_->threads == 0) Work::add_thread(work_);
-  if (work_->threads == 0) {  // there never was one, and nobody would close it
+  if (work_->threads == 0) {  // there never was a thread, and none would close it
     if (account.closing == 0) work_->accounts.erase(number);
     lock.unlock();
     ::close(fd);

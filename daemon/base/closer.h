@@ -1,13 +1,13 @@
-// Closes what clients made, on threads of its own: the last close of some descriptors (a socket that lingers, a file of a
-// file system that does not answer) lasts as long as the client wants it to. So that one user's do not keep those of the
-// others waiting, each has so many of the threads at most, and what it brings beyond that waits for its own. And so that a
-// few users together do not: the last of the threads are for those that have none yet.
+// Closes descriptors that clients made, on threads of its own. The last close of some descriptors (a socket that lingers, a
+// file on a file system that does not answer) lasts as long as the client wants. So that one user's closes do not delay the
+// closes of the others, each user has a bounded number of threads, and its further descriptors wait for these. So that a few
+// users together do not, either, the last threads are for users that have none yet.
 //
-// Connections that marud does not keep are as many as a user likes to make, and descriptors that lie unread in them are closed
-// with them. So those are taken out first, and closed one by one without waiting for what a socket of them still has to send:
-// what waits here because of them stays little. What marud received before is bounded by who is behind.
+// A user can make any number of connections that marud does not keep, and descriptors that lie unread in them are closed with
+// them. So those are taken out first, and closed one by one, without a wait for the unsent bytes of a socket among them. So few
+// descriptors wait here because of them. is_behind() bounds the descriptors that marud received before.
 //
-// The threads are not waited for: marud ends while some close, and what they are at the kernel closes then.
+// The threads are not waited for: marud ends while some close, and the kernel finishes their closes then.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ namespace maru::daemon {
 class Closer {
  public:
   static constexpr size_t kThreadsMax = 256, kThreadsPerAccount = 16;
-  // Of an account's: for connections. What lies unread in one may last whatever is done here: the close of a file of a file
-  // system that does not answer, which the user serves itself. Its descriptors that marud received do not wait for that.
+  // Of an account's threads: for connections. Descriptors that lie unread in a connection may last long in any case. A user may
+  // serve a file system itself, and not answer the close of its files. The descriptors that marud received do not wait for it.
   static constexpr size_t kConnectionsPerAccount = kThreadsPerAccount / 2;
-  // Of them all, for accounts that have nothing closing yet.
+  // Of all threads: for accounts that have nothing closing yet.
   static constexpr size_t kThreadsForFirst = 16;
-  // Descriptors of one account that wait: a user with more may not bring others.
+  // Descriptors of one account that wait: a user with more may not bring further descriptors.
   static constexpr size_t kWaitingMax = 1024;
 
   Closer();
@@ -34,7 +34,7 @@ class Closer {
 
   // Never blocks, unless marud could not start a thread at all. `account`: the user on whose account it is (users.h).
   // Any thread.
-  // A connection is one that nothing can come on any more.
+  // kConnection: a connection on which nothing can come any more.
   enum class Kind : uint8_t { kAny, kConnection };
   void close(int fd, uint64_t account, Kind kind = Kind::kAny);
   bool is_behind(uint64_t account) const;

@@ -1,5 +1,5 @@
-// JSON as text, in a file of its own: the library makes its reader and its writer anew in each file that names them, and
-// compiling those takes longer than all the rest of most files.
+// JSON as text, in a file of its own. Each file that names the library's reader and writer compiles them anew, and that takes
+// longer than all the rest of most files.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

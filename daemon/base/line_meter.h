@@ -1,8 +1,9 @@
-// How much one turn of marud's loop reads. Each walk adds the lines of memory that it reads to the meter of its pool. A walk
-// that clients can make long has a budget of lines. When the budget is spent the walk ends, and it goes on in the next turn.
+// Counts the lines that one turn of marud's loop reads. Each walk adds the lines of memory that it reads to the meter of its
+// pool. A walk that clients can make long has a budget of lines. When the budget is spent the walk ends, and it goes on in the
+// next turn.
 //
-// A line that no cache has costs some 100 ns, one of a row of lines some 10. A count of lines is the same on every machine, so
-// tests compare it with what a turn may read.
+// A line that no cache has costs some 100 ns, or some 10 within a row of lines. A count of lines is the same on every machine,
+// so tests compare it with the budget of a turn.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// The journal names its stream in $JOURNAL_STREAM as "device:inode"; a redirected standard error is another one.
+// The journal names its stream in $JOURNAL_STREAM as "device:inode"; a redirected standard error has other numbers.
 bool writes_to_journal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat status = {};

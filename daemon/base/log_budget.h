@@ -26,7 +26,7 @@ class LogBudget {
     if (log_shows(level_) && takes(user)) log_write(level_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // To be called often; time that goes on whatever is done to the clock.
+  // To be called often, with the time of a clock that no setting changes.
   void renew(uint64_t now_ms) {
     if (const auto line = renewed(now_ms)) log_write(level_, *line);
   }

@@ -10,7 +10,7 @@ namespace {
 std::atomic<void*> reserve = nullptr;
 std::atomic<bool> is_used = false;
 
-// Address space under a limit on it, and untouched: it costs no memory, so under a limit on memory alone (a control group) it
+// Address space under a limit on it, and untouched. It costs no memory. So under a limit on memory alone (a control group) it
 // does not help, and the kernel ends marud there.
 void* take() {
   void* const memory = ::mmap(nullptr, MemoryReserve::kBytes, PROT_READ | PROT_WRITE,

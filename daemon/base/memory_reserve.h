@@ -2,10 +2,9 @@
 // connections until it is whole again. Without it the next allocation that fails would end marud in the middle of some
 // work.
 //
-// Nor may a destructor fail: that of nlohmann's json (3.11) first moves the elements of an array or object into a
-// vector, 16 bytes for each, and ends the program where there is no memory for that. So json must not use the reserve
-// up: marud parses and builds only bounded texts while it serves (kAdminReplyBytesMax, kBodyBytesMax), and such a
-// vector is some KiB.
+// Nor may a destructor fail. The destructor of nlohmann's json (3.11) first moves the elements of an array or object into a
+// vector, 16 bytes for each, and ends the program without memory for it. So json must not use the reserve up: marud parses and
+// builds only bounded texts while it serves (kAdminReplyBytesMax, kBodyBytesMax), and such a vector is some KiB.
 #pragma once
 
 #include <cstddef>

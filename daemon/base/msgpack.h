@@ -1,5 +1,5 @@
 // MessagePack, as far as the formats of routers and of LMCache use it. Written by hand, because the input comes from outside:
-// the libraries in Debian allocate as much as a length in the input says, and the one for C++ brings Boost.
+// the libraries in Debian allocate as much as a length in the input says, and the C++ library brings Boost.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Whether a path still leads to a file that this process holds open. Device and inode tell: no other file has both numbers
-// while this one is open. A file at the path that is another one's must be neither removed nor replaced.
+// while this file is open. Another program's file at the path must be neither removed nor replaced.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"

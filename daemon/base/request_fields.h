@@ -26,8 +26,8 @@ uint64_t rows_in(const nlohmann::json& request);
 
 nlohmann::json refusal(int code, const std::string& text);
 
-// A key as text if that says exactly what it is, otherwise as 0x and hexadecimal digits; and the reverse, where an odd or
-// foreign digit makes it text.
+// A key as text if the text alone gives the same bytes, otherwise as 0x and hexadecimal digits; and the reverse, where an odd
+// or foreign digit makes it text.
 std::string key_text(std::span<const std::byte> key);
 // The same of bytes that may be text with spaces, lines and all of UTF-8. `is_cut`: the bytes are the beginning of longer text,
 // and an incomplete last character is left out.

@@ -1,7 +1,7 @@
-// marud's unit gives it a priority (Nice= of systemd/marud.service), and threads have that of the thread that started
-// them. It is for the threads that answer in microseconds: the deciding thread, and the heartbeat that other hosts wait
-// for. A thread that may be busy at length, or for any process that likes to connect, gives its own up; threads that
-// wait for disks keep it.
+// marud's unit gives it a priority (Nice= of systemd/marud.service), and a thread inherits the priority of its starter. The
+// priority is for the threads that answer in microseconds: the deciding thread, and the heartbeat that other hosts wait for. A
+// thread that may be busy at length, or works for any process that connects, gives its own up. Threads that wait for disks keep
+// it.
 #pragma once
 
 #include <sys/resource.h>

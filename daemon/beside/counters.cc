@@ -25,7 +25,7 @@ std::string text_of(const Counters::Labels& labels) {
   return text;
 }
 
-// The shortest text that means this number, whatever the locale.
+// The shortest text that means this number, in any locale.
 std::string text_of(double value) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof(text), value);

@@ -1,4 +1,4 @@
-// What a program beside marud answers by HTTP besides its metrics and its health.
+// The answers by HTTP of a program beside marud, besides its metrics and its health.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// GET /metrics and GET /healthcheck of a program beside marud, and what its own handler answers, on a Unix socket, on a TCP
-// port of this machine, or on both. It answers from threads of libmicrohttpd.
+// GET /metrics and GET /healthcheck of a program beside marud, and its handler's own answers, on a Unix socket, on a TCP port
+// of this machine, or on both. It answers from threads of libmicrohttpd.
 #pragma once
 
 #include "daemon/beside/counters.h"

@@ -3,7 +3,7 @@
 //
 //   maru-NAME --config FILE [--check-config] [--log-level LEVEL] | --help | --version
 //
-// The program's own tables stand in the file beside those that all such programs have:
+// The program's own tables stand in the file beside the tables that all such programs have:
 //
 //   [daemon]                     [http]                            see http_server.h
 //   log_level = "info"           listen = "127.0.0.1:9102"         socket = "/run/maru-NAME/http.sock"

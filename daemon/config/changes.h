@@ -1,5 +1,5 @@
-// The changes that a configuration brings when it is read again, as its file has it: some come into force at once, the
-// rest waits for a restart, and the administrator is told which.
+// The changes that a configuration brings when it is read again, as its file has it. Some come into force at once. The rest
+// waits for a restart, and the administrator is told which.
 #pragma once
 
 #include <map>

@@ -158,7 +158,7 @@ std::string fraction_text(double value) {
 void check_watermarks(const PoolSpec& spec, std::vector<ConfigProblem>& problems) {
   const double high = spec.pool.high_watermark, low = spec.pool.low_watermark;
   if (low < high || (low == 0 && high == 0)) return;
-  // The size that was written is the one to change; of two, the second.
+  // The administrator is to change the watermark that the file has; if it has both, the low one.
   const bool blames_high = spec.lines.contains("high_watermark") && !spec.lines.contains("low_watermark");
   const char* key = blames_high ? "high_watermark" : "low_watermark";
   const char* other = blames_high ? "low_watermark" : "high_watermark";
@@ -227,7 +227,7 @@ shm::FormatWishes wishes_of(const PoolSpec& spec) {
 
 constexpr uint64_t kOsPageBytes = 4096, kHugePageBytes = 2ull << 20;
 
-// In what units the two pieces of a pool are taken, as far as the configuration decides it.
+// The units in which the two pieces of a pool are taken, as far as the configuration decides them.
 uint64_t unit_of(const PoolSpec& spec) {
   return spec.backend == Backend::kMemory && spec.huge_pages == HugePages::kRequire ? kHugePageBytes : kOsPageBytes;
 }
@@ -304,7 +304,7 @@ void check_geometry(const PoolSpec& spec, std::vector<ConfigProblem>& problems) 
            wrong + " (fewer lanes, pins or touch_entries make the control region smaller)"});
 }
 
-// The least that a region of a memory pool has: with huge pages it may be another one than without. Nothing of what cannot be.
+// The least bytes of a memory pool's region: they may differ with and without huge pages. Nothing when no region is possible.
 std::optional<uint64_t> region_bytes_of(const PoolSpec& spec) {
   std::optional<uint64_t> least;
   for (const uint64_t unit : {kOsPageBytes, kHugePageBytes}) {

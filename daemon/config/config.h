@@ -1,5 +1,5 @@
 // The configuration of marud: a TOML file, or options of the command line. All mistakes in a file are reported at once, each
-// with its line, the found value and the expected one.
+// with its line, the found value and the expected value.
 //
 //   [daemon]
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
@@ -95,10 +95,10 @@ struct PoolSpec {
   std::vector<gid_t> groups;
   std::vector<uid_t> readers;  // users that may attach to read only
   std::vector<gid_t> reader_groups;
-  std::vector<uid_t> admins;  // administrators of this pool, besides those of marud
+  std::vector<uid_t> admins;  // administrators of this pool, besides marud's
   std::vector<gid_t> admin_groups;
   int line = 0;                                   // in the file, 0 on the command line
-  std::map<std::string, int, std::less<>> lines;  // of each key that is there
+  std::map<std::string, int, std::less<>> lines;  // of each key in the table
   WrittenTable written;                           // its table, empty on the command line
 };
 
@@ -119,12 +119,12 @@ struct HttpConfig {
 
 // The limits of one user, over all pools; 0: as much as there is. users.h applies them, config/access.cc reads them.
 struct UserLimits {
-  uint64_t connections = limits::kConnectionsMax / 4;  // so that no user takes them all from the others
+  uint64_t connections = limits::kConnectionsMax / 4;  // so that no user takes all connections from the others
   uint64_t regions = 0;                                // rented
   uint64_t bytes = 0;                                  // of these regions
   uint64_t pins = 0;
 };
-// For one user, or each user who is in a group. An absent limit is that of all users.
+// For one user, or each user in a group. An absent limit is the limit of all users.
 struct UserLimitRule {
   std::optional<uid_t> user;
   std::optional<gid_t> group;

@@ -25,7 +25,7 @@ const ConfigTable::Node* node_of(const toml::table& table) {
 
 int line_of(const toml::node& node) { return int(node.source().begin.line); }
 
-// A number in the shortest form that means the same, whatever the locale; nothing for what is no scalar, or not finite.
+// A number in the shortest form that means the same, in any locale; nothing for a node that is no scalar, or not finite.
 std::optional<std::string> scalar_text(const toml::node& node) {
   if (node.is_string()) return *node.value<std::string>();
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";

@@ -20,7 +20,7 @@ namespace maru::daemon {
 class ConfigTable {
  public:
   struct Node;   // a toml++ table, kept out of this header
-  struct Value;  // any value of one, likewise
+  struct Value;  // any value of a table, likewise
   ConfigTable(std::string path, const Node* node, std::vector<ConfigProblem>* problems)
       : path_(std::move(path)), node_(node), problems_(problems) {}
 

@@ -64,7 +64,7 @@ void Contents::announce(const Item& item, EventList& out) {
 
 void Contents::take_back(const Item& item, EventList& out) {
   const uint64_t place = place_of(item.blocks);
-  // From the end: an item's last block is the child of the one before.
+  // From the end: an item's last block is the child of the block before.
   const size_t count = item.blocks.hashes.size();
   size_t run = 0;
   for (size_t i = count; i-- > 0;) {

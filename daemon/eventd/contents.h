@@ -1,9 +1,9 @@
-// The blocks that one stream has announced, of all its sources. Each block is announced once and taken back once, however many
-// sources, copies and ranks hold it. All of them can be announced again, for subscribers that have lost something.
+// The blocks that one stream has announced, of all its sources. Each block is announced once and taken back once, even when
+// several sources, copies and ranks hold it. All of them can be announced again, for subscribers that have lost some.
 //
 // An *item* is a block of a pool, with one or more of the engine's blocks in it, or one block of an engine's feed. Invariants:
-// an engine's block (a hash in a medium) is announced exactly while each of its ranks has an item with it; in the order of the
-// items each block stands behind its parent.
+// (1) an engine's block (a hash in a medium) is announced exactly while each of its ranks has an item with it; (2) in the order
+// of the items each block stands behind its parent.
 //
 // Thread safety: one thread.
 #pragma once

@@ -41,7 +41,7 @@ Item item_of(const Blocks& blocks, size_t i) {
 }  // namespace
 
 Result<FeedMessage> parse_feed_message(const Frames& frames) {
-  // Of a DEALER the empty frame comes first, and the topic may be empty, too: the sequence is the one before the last.
+  // A DEALER gets the empty frame first, and the topic may be empty, too: the sequence is the last frame but one.
   if (frames.size() < 2 || frames.size() > 4)
     return failure(EBADMSG, "found a message of " + std::to_string(frames.size()) +
                                 " frames, expected a topic, a sequence and a batch");
@@ -162,8 +162,8 @@ void EngineFeed::lose(const char* why, EventList& out) {
 }
 
 // An engine that ends takes its blocks with it, and numbers do not tell one engine from the next. So the end of the connection
-// is the end of all that the engine had announced. What waits in the socket is of the old connection, or comes again in the
-// replay.
+// ends all blocks that the engine had announced. Messages that wait in the socket belong to the old connection, or come again
+// in the replay.
 bool EngineFeed::was_disconnected() {
   Frames event;
   bool is_over = false;
@@ -197,7 +197,7 @@ void EngineFeed::keep_waiting(const FeedMessage& message) {
 }
 
 void EngineFeed::take(const FeedMessage& message, EventList& out) {
-  // Numbers of one engine grow, so that smaller ones are another's.
+  // The numbers of one engine grow, so a smaller number comes from another engine.
   if (last_live_ && message.sequence <= *last_live_) begin_anew("the engine began anew", out);
   last_live_ = message.sequence;
   if (replay_deadline_) {
@@ -219,9 +219,9 @@ void EngineFeed::take(const FeedMessage& message, EventList& out) {
   apply(message.sequence, message.payload, out);
 }
 
-// The replayed batches and the waiting ones are one sequence, if none is missing. One that is missing behind the end of this
-// replay is asked for in another; each replay brings one batch more at least. Before the first batch that is there another one
-// may be missing when this feed began after the engine: those blocks are not announced.
+// The replayed batches and the waiting batches are one sequence, if none is missing. A batch that is missing behind the end of
+// this replay is asked for in the next replay; each replay brings at least one batch more. A batch may be missing before the
+// first batch when this feed began after the engine: its blocks are not announced.
 void EngineFeed::end_replay(EventList& out) {
   replay_deadline_.reset();
   while (!waiting_.empty()) {

@@ -29,7 +29,7 @@ struct FeedMessage {
   std::string_view payload;
   bool is_end = false;  // of a replay
 };
-// Errors: EBADMSG with what was found.
+// Errors: EBADMSG with the found message.
 Result<FeedMessage> parse_feed_message(const Frames& frames);
 
 class EngineFeed {

@@ -17,7 +17,7 @@ namespace maru::eventd {
 struct HttpPostSettings {
   std::string url;
   std::vector<std::string> headers;  // "Name: value"
-  uint32_t timeout_ms = 10'000;      // of one POST, from its beginning to its end
+  uint32_t timeout_ms = 10'000;      // of a POST, from its beginning to its end
 };
 
 class HttpPost {

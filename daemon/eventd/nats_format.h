@@ -26,7 +26,7 @@ struct DynamoMessage {
   std::optional<int64_t> rank;
   uint64_t* next_event_id = nullptr;  // is raised by each event
 };
-// Blocks without tokens, and those with a salt, whose place in Dynamo's hashes is not known, are left out and counted. Empty:
+// Leaves out and counts blocks without tokens, and blocks with a salt, whose place in Dynamo's hashes is not known. Empty:
 // nothing is left.
 std::string encode_dynamo_message(const DynamoMessage& message, const EventList& events, uint64_t& ret_left_out);
 

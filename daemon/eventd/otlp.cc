@@ -199,7 +199,7 @@ PartialSuccess decode_export_response(std::string_view body) {
         }
       }
     }
-  } catch (const protozero::exception&) {  // what was read so far
+  } catch (const protozero::exception&) {  // keeps the fields before the damage
   }
   return success;
 }

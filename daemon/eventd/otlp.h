@@ -1,4 +1,4 @@
-// Spans as an ExportTraceServiceRequest of OTLP 1 (opentelemetry-proto), in protobuf; and what a collector answers.
+// Spans as an ExportTraceServiceRequest of OTLP 1 (opentelemetry-proto), in protobuf; and a collector's answer.
 #pragma once
 
 #include "daemon/eventd/span_intake.h"

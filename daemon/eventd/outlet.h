@@ -15,11 +15,11 @@ class Outlet {
 
   // Events that follow those before.
   virtual void publish(const EventList& events) = 0;
-  // Adds the outlet's sockets to those that the stream waits for.
+  // Adds the outlet's sockets to the stream's sockets.
   virtual void add_to_poll(std::vector<zmq_pollitem_t>& items) = 0;
   // Does the outlet's own work. True: a subscriber lost something, so that all is to be announced again.
   virtual bool serve() = 0;
-  // Until serve() is to be called though nothing came; -1: not at all.
+  // The longest wait until serve() is to be called without a message; -1: for ever.
   virtual int wait_ms() = 0;
 };
 

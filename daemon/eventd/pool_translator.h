@@ -1,8 +1,8 @@
-// Events of a follower of a pool, in the words of routers.
+// Translates the events of a pool's follower into routers' events.
 //
-// A block with tokens in its metadata (token_metadata.h) is as many blocks of the engine as it has tokens of, under the
-// engine's hashes; where the metadata has none they are Dynamo's sequence hashes of the tokens. A block without is known by a
-// hash of its key alone, and has no tokens.
+// A block with tokens in its metadata (token_metadata.h) becomes the engine's blocks of these tokens, under the engine's
+// hashes. If the metadata has no hashes, these are Dynamo's sequence hashes of the tokens. A block without tokens is known by a
+// hash of its key alone.
 //
 // Thread safety: one thread.
 #pragma once
@@ -23,7 +23,7 @@ struct PoolChange {
     kReset,    // nothing of this pool is known any more
     kStored,   // item
     kRemoved,  // of the block
-    kCurrent   // what is there has been told
+    kCurrent   // all present blocks have been told
   };
   Kind kind = Kind::kReset;
   maru_block block = 0;
@@ -35,12 +35,12 @@ class PoolTranslator {
   struct Settings {
     std::string medium = "CPU";
     bool tells_hashes_alone = true;  // also of blocks without tokens
-    std::set<std::string> tenants;   // whose blocks are told; empty: all
+    std::set<std::string> tenants;   // tenants whose blocks are told; empty: all
   };
 
   explicit PoolTranslator(Settings settings) : settings_(std::move(settings)) {}
 
-  // Nothing: routers are not told of this.
+  // Nothing: routers need no event for this.
   std::optional<PoolChange> translate(const FollowEvent& event);
 
   uint64_t without_tokens() const { return without_tokens_; }  // stored, so far

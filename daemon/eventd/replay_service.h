@@ -1,6 +1,6 @@
 // One ROUTER socket at which subscribers ask for batches again.
 //
-//   request   [identity, "", sequence]               eight bytes, most significant first: the first batch that is wanted
+//   request   [identity, "", sequence]               eight bytes, most significant first: the first wanted batch
 //   answer    [identity, "", topic, sequence, batch]  for each batch from there on, as vLLM since 0.26 and SGLang
 //             [identity, "", sequence, batch]         or without the topic, as vLLM before
 //             ... and at the end sequence -1 with an empty batch
@@ -24,7 +24,7 @@
 
 namespace maru::eventd {
 
-// A request, without the identity in front. Errors: EBADMSG with what was found.
+// A request, without the identity in front. Errors: EBADMSG with the found request.
 struct ReplayRequest {
   bool has_delimiter = false;
   uint64_t sequence = 0;

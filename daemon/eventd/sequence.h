@@ -1,6 +1,6 @@
-// The numbers of a stream's batches, which grow over restarts: a router that has seen a number ignores smaller ones without a
-// word. The first number of a process is its start in Unix milliseconds times kEachMs, so no process reaches the numbers of a
-// later one. Where the clock may go back, a file keeps the highest promised number.
+// The numbers of a stream's batches, which grow over restarts: a router that has seen a number ignores smaller numbers without
+// a word. The first number of a process is its start in Unix milliseconds times kEachMs, so no process reaches the numbers of a
+// later process. Where the clock may go back, a file keeps the highest promised number.
 //
 // Thread safety: one thread.
 #pragma once

@@ -17,7 +17,7 @@ struct PoolSettings {
   std::string label;        // how [[zeromq]] and [[nats]] call it; its name where it is not said
 };
 
-// What every stream has.
+// The settings that every stream has.
 struct StreamSettings {
   std::string name;
   int line = 0;

@@ -87,7 +87,7 @@ void SpanExporter::run() {
   } while ((!request_.empty() || drain_at_ <= Clock::now()) && Clock::now() < end);
 }
 
-// Waits, until `until` at the longest, and does what is due then.
+// Waits until `until` at the longest, and does the work that is due then.
 void SpanExporter::turn(Clock::time_point until) {
   auto now = Clock::now();
   if (request_.empty() && now >= drain_at_) drain(now);

@@ -1,11 +1,11 @@
 // Reads the spans of clients, and sends them to a collector by OTLP over HTTP.
 //
-// It has one request at most. While a collector does not take that, no spans are read: they wait in the rings of the clients,
-// which overwrite the oldest ones, and this program's memory stays as it is. Each loss is counted.
+// It has one request at most. While the collector does not take this request, no spans are read. They wait in the rings of the
+// clients, which overwrite the oldest spans, and this program's memory stays as it is. Each loss is counted.
 //
-// A request is sent again while the collector is away or asks for that, with longer and longer pauses, for `retry_s` at most. A
-// request that the collector refuses is dropped. What it has taken is noted in the rings, so a maru-eventd that begins sends
-// again no more than the one request that the one before may have sent.
+// While the collector is away or asks for it, the request is sent again, with longer and longer pauses, for `retry_s` at most.
+// A request that the collector refuses is dropped. The exporter notes in the rings which spans the collector has taken. So a
+// new maru-eventd repeats at most one request of the earlier maru-eventd.
 //
 // Thread safety: a thread of its own.
 #pragma once
@@ -29,7 +29,7 @@ class SpanExporter {
   // Errors: of SpanIntake::open and HttpPost::open.
   static Result<std::unique_ptr<SpanExporter>> open(const TraceSettings& settings, daemon::beside::Counters& counters,
                                                     daemon::beside::Health& health);
-  ~SpanExporter();  // sends what there is, for a second or two
+  ~SpanExporter();  // sends the remaining spans, for a second or two
   SpanExporter(const SpanExporter&) = delete;
   SpanExporter& operator=(const SpanExporter&) = delete;
 

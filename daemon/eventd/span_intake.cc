@@ -49,7 +49,7 @@ std::string text_of(const char (&field)[64]) {
 }
 
 bool has_ended(int connection) {
-  pollfd entry = {connection, POLLIN, 0};  // a client says nothing more: what can be read is its end
+  pollfd entry = {connection, POLLIN, 0};  // a client says nothing more: anything to read is its end
   return ::poll(&entry, 1, 0) > 0;
 }
 
@@ -69,7 +69,7 @@ Result<std::unique_ptr<SpanIntake>> SpanIntake::open(const std::string& path, si
   if (!listener.is_open()) return failure(errno, doing);
   if (const int code = bind_to(listener.get(), path); code != 0) return failure(code, doing);
   made->listener_ = std::move(listener);
-  // Every user of this machine may have spans: whoever connects gets nothing.
+  // Every user of this machine may have spans: a program that connects gets nothing.
   if (::chmod(path.c_str(), 0666) != 0 || ::listen(made->listener_.get(), SOMAXCONN) != 0) return failure(errno, doing);
   return made;
 }
@@ -114,7 +114,7 @@ void SpanIntake::accept_all() {
     FileDescriptor accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!accepted.is_open()) return;
     if (strangers_.size() == kStrangersMax)
-      strangers_.erase(strangers_.begin());  // the one that has said nothing longest
+      strangers_.erase(strangers_.begin());  // the stranger that has said nothing longest
     strangers_.push_back(std::move(accepted));
   }
 }
@@ -154,7 +154,7 @@ void SpanIntake::complain(const std::string& trouble, Clock::time_point now) {
   daemon::log_warning("spans: {}", trouble);
 }
 
-// Returns what is wrong.
+// Returns the fault; empty: none.
 std::string SpanIntake::take(FileDescriptor&& connection, const SpanHello& hello, FileDescriptor memory) {
   struct stat status = {};
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);

@@ -1,7 +1,7 @@
-// Where clients hand out their rings of spans (maru/format/spans.h), and all rings that are being read.
+// Clients hand out their rings of spans here (maru/format/spans.h), and this keeps all rings that are being read.
 //
-// A client that ends leaves its ring here until its last span is read. Each ring is memory of its client; what this program
-// keeps for a client is a mapping, and `clients` of them at most.
+// A client that ends leaves its ring here until its last span is read. Each ring is memory of its client. This program keeps a
+// mapping for a client, and at most `clients` of them.
 //
 // Nothing that a client sends or writes is believed: the memory cannot shrink, its header is checked and copied, and a slot is
 // copied before it is looked at.
@@ -23,14 +23,14 @@
 
 namespace maru::eventd {
 
-// Whose spans they are.
+// The origin of spans.
 struct SpanSource {
   std::string service, pool;
   uint64_t process = 0;
   uint32_t lane = 0;
 };
 
-// What was read, by source.
+// The spans of one reading, by source.
 struct SpanBatch {
   struct Part {
     SpanSource source;
@@ -40,14 +40,14 @@ struct SpanBatch {
   size_t spans = 0;
 };
 
-// False: a client has written what is no span.
+// False: a client has written a slot that is no span.
 bool is_whole(const format::Span& span);
 
 class SpanIntake {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Errors: those of bind(2); EADDRINUSE another program listens there.
+  // Errors: of bind(2); EADDRINUSE another program listens there.
   static Result<std::unique_ptr<SpanIntake>> open(const std::string& path, size_t clients_max,
                                                   daemon::beside::Counters& counters);
   ~SpanIntake();
@@ -88,9 +88,9 @@ class SpanIntake {
   const std::string path_;
   const size_t clients_max_;
   FileDescriptor listener_;
-  std::vector<FileDescriptor> strangers_;  // connected, and have not said who they are
+  std::vector<FileDescriptor> strangers_;  // connected, without a hello so far
   std::vector<std::unique_ptr<Client>> clients_;
-  size_t first_ = 0;  // whose turn it is to be read first
+  size_t first_ = 0;  // the client that is read first next time
   Clock::time_point complain_at_{};
   daemon::beside::Sample &present_, &refused_, &lost_;
 };

@@ -6,7 +6,7 @@
 //   block_size    tokens of one of the engine's blocks, from 1 to kBlockSizeMax
 //   tokens        bytes: each token as 32 bits, least significant byte first; a multiple of block_size
 //   hashes        bytes: the engine's 64-bit hash of each of its blocks, most significant byte first; may be absent
-//   parent        the hash of the engine's block before the first one; absent: a prompt begins here, or the block's parent in
+//   parent        the hash of the engine's block before the first block; absent: a prompt begins here, or the block's parent in
 //                 the pool tells
 //   lora          the name of the LoRA; absent: none
 //   salt          the cache salt; absent: none

@@ -11,8 +11,8 @@
 namespace maru::eventd {
 namespace {
 
-// How long a batch waits for a subscriber whose queue is full, before the subscriber loses it. One that stands still costs the
-// others this once: from then on libzmq passes it over, until it reads again.
+// How long a batch waits for a subscriber whose queue is full, before the subscriber loses it. A subscriber that stands still
+// costs the others this once: from then on libzmq passes it over, until it reads again.
 constexpr int kPatienceMs = 100;
 
 double seconds_now() {

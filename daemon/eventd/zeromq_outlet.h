@@ -1,9 +1,9 @@
 // vLLM's way to publish: a PUB socket with three frames a batch [topic, sequence, events], and ROUTER sockets at which
 // subscribers ask for batches that they missed.
 //
-// A subscriber that reads too slowly loses batches, as PUB sockets have it: at most `hwm` batches wait for it, and each time
-// that it begins to lose some is counted. It notices by the sequence, and asks for the missing ones. If they are not kept any
-// more, everything is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
+// A subscriber that reads too slowly loses batches, as PUB sockets have it. At most `hwm` batches wait for it, and each begin
+// of a loss is counted. It notices by the sequence, and asks for the missing batches. If they are not kept any more, everything
+// is announced again, and the answer contains it: AllBlocksCleared, then all blocks, parents first.
 #pragma once
 
 #include "daemon/beside/counters.h"
@@ -24,7 +24,7 @@ namespace maru::eventd {
 
 class ZeromqOutlet : public Outlet {
  public:
-  // Errors: an endpoint is taken or makes no sense; those of Sequence::begin().
+  // Errors: an endpoint is taken or makes no sense; the errors of Sequence::begin().
   static Result<std::unique_ptr<ZeromqOutlet>> open(const ZmqContext& context, const ZeromqSettings& settings,
                                                     const std::string& sequence_path,
                                                     daemon::beside::Counters& counters);

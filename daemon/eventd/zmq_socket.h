@@ -1,5 +1,5 @@
-// A ZeroMQ socket that is owned, on libzmq's C interface: cppzmq reports errors by exceptions. A call does what it can at once,
-// and waits only where it says so.
+// A ZeroMQ socket that is owned, on libzmq's C interface: cppzmq reports errors by exceptions. A call does its work at once,
+// and waits only where its comment says so.
 //
 // Thread safety: one thread uses a socket; the context is any thread's.
 #pragma once

@@ -37,8 +37,8 @@ void say_that_it_is_without(const PoolSpec& spec, const Error& why);
 Result<void> start_configured_pools(const Config& config, const StateDirectory& state,
                                     std::map<std::string, FileDescriptor>& stored, HostedPools& pools, uint64_t now_ms);
 
-// After them. A pool whose file cannot be used any more is logged; it is tried again at the next start, until it is
-// removed.
+// Starts the added pools, after the configured pools. A pool whose file is bad by now is logged; the next start tries it again,
+// until it is removed.
 void start_added_pools(const Config& config, const StateDirectory& state, std::map<std::string, FileDescriptor>& stored,
                        HostedPools& pools, uint64_t now_ms);
 

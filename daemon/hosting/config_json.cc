@@ -34,7 +34,7 @@ const char* numa_policy_text(NumaPlacement::Policy policy) {
   return "";
 }
 
-// Without the command that proves the death of a host, whose arguments may be a secret.
+// Leaves out the command that proves the death of a host: its arguments may be a secret.
 void add_sharing(const SharingConfig& sharing, json& pool) {
   pool["profile"] = sharing.is_shared ? "shared" : "local";
   if (!sharing.is_shared) return;
@@ -69,7 +69,7 @@ void add_place(const PoolSpec& spec, json& pool) {
   }
 }
 
-// Settings without a value are those that the pool was formatted with, where it serves.
+// Settings without a value show the numbers with which the pool was formatted, where it serves.
 json pool_json(const HostedPool& hosted) {
   const PoolSpec& spec = hosted.spec();
   json options = json::object(), tenants = json::array();

@@ -32,8 +32,8 @@ Result<Uuid> random_uuid() {
   return uuid;
 }
 
-// All devices to be cleared are given up before one is cleared. `record`: to be saved, of the pool that will be there;
-// `before`: the one in the state file. `is_shared`: it will be a pool that several hosts share.
+// Gives all devices to be cleared up before it clears one. `record`: to be saved, for the pool that will be there;
+// `before`: the record in the state file. `is_shared`: several hosts will share the pool.
 Result<void> clear(const StateDirectory& state, const DaxDevices& devices, const std::optional<PoolRecord>& before,
                    PoolRecord record, bool is_shared) {
   const std::pair<const DaxDevice*, bool> both[] = {{devices.main.get(), devices.clears_main},

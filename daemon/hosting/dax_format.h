@@ -13,19 +13,19 @@
 
 namespace maru::daemon {
 
-// For work that may take minutes: logs how far it is, and at last its rate; asks the service manager for time; ends the work
+// For work that may take minutes. Logs its progress, and at last its rate; asks the service manager for time; ends the work
 // when marud is told to stop.
 Progress tell_progress(const std::string& pool, const char* done, const std::string& device);
 
 // All such work, in any thread, ends with ECANCELED from now on.
 void end_long_work();
 
-// Has the kernel take all memory of a new pool now, where its policy puts it, by several threads: memory that a client
-// touches first costs that client a page fault for every page. Logs the seconds per GiB.
+// Has the kernel take all memory of a new pool now, where its policy puts it, by several threads. Otherwise a client that
+// touches memory first has a page fault for every page. Logs the seconds per GiB.
 Result<void> touch_all(const std::string& pool, const Device& device);
 void log_time_taken(const std::string& pool, uint64_t bytes, std::chrono::nanoseconds taken);
 
-// The device of a pool, or both devices of a split one, and whether they must be cleared before they are formatted: they
+// The device of a pool, or both devices of a split pool, and whether they must be cleared before they are formatted: they
 // are not all zeros.
 struct DaxDevices {
   std::unique_ptr<DaxDevice> main;   // everything; of a split pool the control region
@@ -53,8 +53,7 @@ Result<std::optional<std::string>> what_is_on(const DaxDevice& device, const std
 Result<std::unique_ptr<Pool>> format_dax(const PoolSpec& spec, const StateDirectory& state, DaxDevices devices,
                                          uint64_t now_ms);
 
-// `marud --config FILE --format POOL [--force]`: formats the pool's device and leaves it in order. `force`: whatever it
-// holds.
+// `marud --config FILE --format POOL [--force]`: formats the pool's device and leaves it in order. `force`: with any content.
 Result<void> format_on_command(const PoolSpec& spec, const StateDirectory& state, bool force, uint64_t now_ms);
 
 }  // namespace maru::daemon

@@ -67,7 +67,7 @@ Result<DaxJudgement> DaxJudge::judge_known(const DaxFacts& device, const DaxFact
                                            const DaxEvidence& evidence) const {
   const DeviceLabel& label = device.label;
   const std::string& wish = pages ? known_.spec.dax.control_device : known_.spec.dax.device;
-  // A record that was made before a formatting does not say what became of it.
+  // A record that was made before a formatting does not say whether the formatting ended.
   const bool is_known = known_.record && known_.record->is_made();
   const auto named = uuid_in(wish);
   const auto expected = named || !is_known ? named : std::optional(known_.record->uuid);
@@ -129,7 +129,7 @@ Result<DaxJudgement> DaxJudge::judge_pages(const DaxFacts& pages, const DaxFacts
 }
 
 // Whether these pages hold nothing that any process could still read: their control region is given up for good reasons, and
-// they are its, or what volatile memory holds.
+// the pages belong to it, or are the rest of volatile memory.
 bool DaxJudge::may_clear(const DaxFacts& pages, const DaxFacts& main, Fate fate) const {
   const DeviceLabel& label = pages.label;
   const std::optional<PoolRecord>& record = known_.record;
@@ -137,14 +137,14 @@ bool DaxJudge::may_clear(const DaxFacts& pages, const DaxFacts& main, Fate fate)
   const bool is_data = label.kind == DeviceLabel::Kind::kData;
   if (main.label.kind == DeviceLabel::Kind::kPool && is_data && label.uuid == main.label.uuid) return true;
   if (!record || label.kind == DeviceLabel::Kind::kPool) return false;
-  // A control device that is only blank may be another one under an old name, and the control region elsewhere.
+  // A blank control device may be another device under an old name, and the control region elsewhere.
   const bool is_given_up = fate == Fate::kClearAndFormat || lost_power(main.description, record->dax_name);
   if (is_data) return is_given_up && label.uuid == record->uuid;
   if (is_half_cleared(pages, record->dax_pages_name)) return true;
   return lost_power(pages.description, record->dax_pages_name) && !is_of_a_pool(label);
 }
 
-// -- what the facts mean ----------------------------------------------------------------------------------------------
+// -- the meaning of the facts -----------------------------------------------------------------------------------------
 
 // A pool that marud knows may lie on a device that comes late or that marud cannot open now. A pool in memory that lost its
 // content lies nowhere any more; marud knows this loss only after it has read every device.
@@ -173,26 +173,26 @@ bool DaxJudge::is_own_claim(const DeviceLabel& label) const {
   return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == known_.claim_number;
 }
 
-// Of a pool of several hosts another one may be clearing it at this moment, whatever pool this is.
+// In a pool of several hosts another host may be clearing the device at this moment, with any pool.
 bool DaxJudge::is_given_up(const DeviceLabel& label) const {
   return label.kind == DeviceLabel::Kind::kGivenUp && !label.is_shared && !is_shared();
 }
 
-// Whether this device was being cleared, by its name and by what lies there: nothing at its beginning, or this pool still.
-// Anything else has come since, or was not given up yet: while a device is cleared, it begins with a mark.
+// Whether this device was being cleared, by its name and its content: zeros at its beginning, or this pool still. Any other
+// content has come since, or was not given up yet: while a device is cleared, it begins with a mark.
 bool DaxJudge::is_half_cleared(const DaxFacts& device, const std::string& name) const {
   const PoolRecord& record = *known_.record;
   if (!record.is_being_cleared || name != device.description.name) return false;
   const DeviceLabel& label = device.label;
   const bool is_ours = is_of_a_pool(label) && label.uuid == record.uuid && label.kind != DeviceLabel::Kind::kGivenUp;
-  // Zeros at the beginning of another boot say nothing of what lies behind them.
+  // Zeros at the beginning in another boot say nothing of the bytes behind them.
   const bool is_zero_still = label.kind == DeviceLabel::Kind::kNothing && record.boot_id == known_.boot_id;
   return is_zero_still || is_ours;
 }
 
 // -- refusals ---------------------------------------------------------------------------------------------------------
 
-// Pools are walls, and the configuration may name a device that another one of them has.
+// Pools are walls, and the configuration may name a device that another pool has.
 Result<void> DaxJudge::expect_no_other_pool(const DaxFacts& device, const std::string& wish) const {
   const OtherPool* owner = owner_of(device.label.uuid, known_.others);
   if (!owner || uuid_in(wish) == owner->uuid || (known_.record && known_.record->uuid == owner->uuid)) return {};

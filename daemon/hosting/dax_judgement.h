@@ -1,18 +1,18 @@
-// What becomes of the devices that a pool may lie on: a judgement over facts, as a planner's. It opens, reads and logs nothing;
-// hosted_pool_device.cc gathers the facts, and acts. Some facts cost a look at a whole device. A judgement that lacks one says
-// which, and is asked again with it.
+// Decides the fate of the devices that a pool may lie on: a judgement over facts, like a planner's. It opens, reads and logs
+// nothing; hosted_pool_device.cc gathers the facts, and acts. Some facts cost a look at a whole device. A judgement that lacks
+// a fact names it, and is asked again with it.
 //
-//   what lies there                          the pool
+//   the device's content                     the pool
 //   zeros, all over                          is formatted, unless format = "never"
 //   this pool, of this boot or in order      is adopted, as a pool in a file
 //   this pool, cut off by a loss of power    is adopted after every block was verified, or formatted (after_power_loss)
 //   another pool, or anything else           is refused; only `marud --format` takes such a device
-//   the same, on volatile memory that held   is cleared and formatted: what lies there is what memory holds when power comes
-//     this pool in another boot              back, and the state file says so
+//   the same, on volatile memory that held   is cleared and formatted: memory has such bytes when power comes back, and the
+//     this pool in another boot              state file knows that it lost power
 //   a formatting that was cut off            is formatted, if it was begun by this machine and no pages but its own are there
-//   what was being cleared                   is cleared and formatted, unless several hosts reach it
+//   a clearing that was cut off              is cleared and formatted, unless several hosts reach it
 //
-// A pool that several hosts share is never verified, cleared or formatted because of what this host knows: others may be at
+// A pool that several hosts share is never verified, cleared or formatted because of facts of this host: other hosts may be at
 // work in it. Its blocks are compared with their checksums at every hit.
 #pragma once
 
@@ -74,10 +74,10 @@ class DaxJudge {
   explicit DaxJudge(KnownPool known) : known_(std::move(known)) {}
   const KnownPool& known() const { return known_; }
 
-  // The fate of the device with everything, or with the control region of a pool whose pages lie on another one. An
-  // error: the device is refused, with the reason.
+  // The fate of the device with everything, or with the control region of a pool whose pages lie on another device. An error:
+  // the device is refused, with the reason.
   Result<DaxJudgement> judge(const DaxFacts& device, const DaxFacts* pages, const DaxEvidence& evidence) const;
-  // The fate of the pages follows from that of their control region: kAdopt, kFormat for pages that hold nothing, or
+  // The fate of the pages follows from the fate of their control region: kAdopt, kFormat for pages that hold nothing, or
   // kClearAndFormat.
   Result<DaxJudgement> judge_pages(const DaxFacts& pages, const DaxFacts& main, Fate fate,
                                    const DaxEvidence& evidence) const;

@@ -231,11 +231,11 @@ Result<void> HostedPool::adopt_memory(std::unique_ptr<Device> memory, uint64_t n
   auto served = serve(std::move(pool));
   if (!served) return served;
   record_.reset();
-  hand_to_service_manager();  // the state file says what is true already
+  hand_to_service_manager();  // the state file is up to date already
   return {};
 }
 
-// The state file goes on naming the memory before until remember(): a marud that is cut off here left that as it was.
+// The state file names the earlier memory until remember(): a marud that is cut off here has left that memory as it was.
 Result<void> HostedPool::begin_anew(uint64_t now_ms) {
   const auto division = [&](uint64_t bytes, uint64_t unit) { return Pool::control_room(spec_.pool, bytes, unit, 0); };
   const auto start = std::chrono::steady_clock::now();
@@ -289,7 +289,7 @@ std::string HostedPool::future_text(bool is_held) const {
 }
 
 void HostedPool::stop(bool is_held) {
-  // One that is being closed is left in order, unless its disk does not answer.
+  // A pool that is being closed is left in order, unless its disk does not answer.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   while (ending_.is_lasting() && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,6 +1,6 @@
-// One configured pool and where it stands: it serves; or its memory is with clients of the marud before, and it waits for
-// one of them to hand it back; or it was fenced, because its memory went away under it; or it is on its way out: it is drained,
-// its clients were asked to leave, it is gone. Or it is unavailable: it could not be opened, and is tried again.
+// One configured pool and its state. It serves. Or its memory is with clients of an earlier marud, and it waits for a client to
+// hand it back. Or it was fenced, because its memory went away under it. Or it is on its way out: it is drained, its clients
+// were asked to leave, it is gone. Or it is unavailable: it could not be opened, and is tried again.
 #pragma once
 
 #include "daemon/base/aside.h"
@@ -79,11 +79,11 @@ class HostedPool {
   Result<void> may_cancel() const;
   Result<void> drain(uint64_t now_ms);
   Result<void> cancel(uint64_t now_ms);
-  // Clients were asked to leave until then (monotonic). Afterwards those that stay are named, or ended with `fences`.
+  // Clients were asked to leave by this time (monotonic). Then the remaining clients are named, or ended with `fences`.
   struct Leave {
     uint64_t deadline_ms = 0;
     bool fences = false;
-    bool is_fenced = false;  // they were
+    bool is_fenced = false;  // they were ended
     bool was_draining = false;
   };
   Result<void> leave(uint64_t deadline_ms, bool fences);
@@ -129,7 +129,7 @@ class HostedPool {
   void begin_end();
   Result<void> start_memory(std::map<std::string, FileDescriptor>& stored, uint64_t now_ms);
   Result<void> begin_anew(uint64_t now_ms);
-  // The names under which the service manager keeps memory: that of the control region, or all of it; and the memory of
+  // The names under which the service manager keeps memory: the name of the control region, or of all memory; and the name of
   // the pages.
   std::string stored_name() const { return "pool-" + name(); }
   std::string stored_pages_name() const { return "pages-" + name(); }

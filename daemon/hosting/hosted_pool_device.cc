@@ -105,7 +105,7 @@ class DaxSearch {
                                             DeviceLabel::Kind holds, const std::string& name, Accept&& accept) {
     auto candidates = find(wish, known, holds);
     const bool is_lost = !candidates && candidates.error().code == ENOENT && record_ && !spec_.pool.sharing.is_shared;
-    // Volatile memory no longer says what it was; the state file does, of a device that the configuration may mean.
+    // Volatile memory has lost its label. The state file knows it, for a device that the configuration may mean.
     if (is_lost)
       for (const DaxDescription& device : list_dax_devices(spec_.dax.rules))
         if (judge_.lost_power(device, name) && may_mean(wish, device, record_->uuid))
@@ -200,7 +200,7 @@ class DaxSearch {
   const DaxJudge judge_;
 };
 
-// "cxl:free" is one device; whoever expects all that is free learns what is left.
+// "cxl:free" is one device; an administrator who expects all free memory learns of the rest.
 void tell_of_unused(const PoolSpec& spec, const DaxDevices& devices) {
   const std::string wish = "cxl:free";
   if (spec.dax.device != wish && spec.dax.control_device != wish) return;
@@ -232,7 +232,7 @@ Result<void> HostedPool::start_dax(uint64_t now_ms) {
                         : adopt_dax(std::move(*devices), fate == Fate::kVerify, now_ms);
   if (!made) return made;
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
-  // The pool itself says what it is; without the record a device is only found less well.
+  // The pool's own label identifies it; without the record a device is only harder to find.
   if (auto saved = state_.save(record); !saved) log_warning("pool \"{}\": {}", name(), saved.error().text());
   return {};
 }

@@ -1,14 +1,14 @@
-// A pool in a file, or in two: with control_path the control region lies in a file of its own, so that clients which only read
-// get the pages with a descriptor with which they cannot write them.
+// A pool in a file, or in two. With control_path the control region lies in a file of its own, so that read-only clients get
+// the pages with a descriptor that does not let them write.
 //
-//   what the two files hold                       the pool
+//   the content of the two files                  the pool
 //   nothing, neither of them is there             both are created, and formatted
 //   zeros                                         is formatted
 //   a control region, and the pages of this pool  is adopted, of this boot or left in order
 //   the same, cut off in another boot             is adopted after every block was verified, or formatted (after_power_loss)
 //   a formatting that was cut off                 is formatted
 //   another pool than the state file remembers    is refused
-//   anything else, or one of them is missing      is refused, and nothing is changed
+//   anything else, or one file is missing         is refused, and nothing is changed
 #include "daemon/base/log.h"
 #include "daemon/base/size_text.h"
 #include "daemon/hosting/hosted_pool.h"
@@ -200,7 +200,7 @@ Result<Files> open_both(const PoolSpec& spec, uint32_t machine) {
   return files;
 }
 
-// Of a file that begins as a control region does; whether it is one that can be used is found when it is adopted.
+// Judges a file that begins as a control region does; its adoption finds whether the control region is usable.
 Result<Belief> believe(const PoolSpec& spec, FileDevice& control, uint64_t pool_bytes, bool gives_up) {
   if (control.label().kind != Kind::kPool) return Belief::kAdopt;
   if (gives_up) return Belief::kFormat;
@@ -222,13 +222,13 @@ Result<void> HostedPool::start_file(uint64_t now_ms) {
   PoolRecord record = {name(), {}, pool_->device().identity(), current_boot_id()};
   record.file_path = path;
   std::memcpy(record.uuid.data(), pool_->header().uuid, record.uuid.size());
-  // The pool itself says which it is; without the record another one in its place is taken for it.
+  // The pool's own label identifies it; without the record another pool in its place would be taken for it.
   if (auto saved = state_.save(record); !saved) log_warning("pool \"{}\": {}", name(), saved.error().text());
   return {};
 }
 
-// The pool that the record names ends here. If marud dies before the next one's is saved, or that cannot be, the file is no
-// other pool's than expected.
+// The pool that the record names ends here. marud may die before it saves the next pool's record, or fail to save it. The file
+// then belongs to no other pool than expected.
 void HostedPool::forget_pool() { state_.remove(name()); }
 
 Result<void> HostedPool::open_files(uint64_t now_ms, bool gives_up) {
@@ -263,8 +263,8 @@ Result<void> HostedPool::serve_new(Result<std::unique_ptr<Pool>> made, const std
   return serve(std::move(made));
 }
 
-// A file that became another pool's, such as by a copy. Where the configuration names another file, it is meant; and of a pool
-// that several hosts share another one may have made it anew, as this one does when the file is gone.
+// Refuses a file that has another pool now, such as by a copy. When the configuration names another file, it means that file.
+// In a pool that several hosts share another host may have made it anew, as this host does when the file is gone.
 Result<void> HostedPool::judge_identity(const DeviceLabel& label, const std::string& path) const {
   if (!record_ || label.kind != Kind::kPool || label.uuid == record_->uuid) return {};
   const std::string was = uuid_text(record_->uuid);
@@ -298,7 +298,7 @@ Result<void> HostedPool::start_two_files(uint32_t machine, uint64_t now_ms, bool
   const auto is_new = judge(*files);
   if (!is_new) return tl::unexpected(is_new.error());
   if (*is_new) {
-    // Each was found to fit alone. What the control region takes is gone before the pages are asked for.
+    // Each was found to fit alone. The control region takes its room before the pages are asked for.
     if (auto taken = files->first->allocate(files->first->bytes()); !taken) return tl::unexpected(taken.error());
     if (auto fits = files->second->expect_room(); !fits) return tl::unexpected(fits.error());
   }

@@ -355,7 +355,7 @@ json PoolLifecycle::remove(HostedPool& hosted, const json& request, const std::s
   return {{"looking", true}};
 }
 
-// One after the other. A pool whose memory went away meanwhile has no blocks.
+// One removal after the other. A pool whose memory went away meanwhile has no blocks.
 bool PoolLifecycle::step_removals(Moment now) {
   if (removals_.empty()) return false;
   PoolRemoval& removal = removals_.front();

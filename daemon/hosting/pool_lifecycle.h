@@ -6,9 +6,9 @@
 // they get SIGKILL instead. If marud dies here: the pool was draining, and the next marud goes on with that; or it was
 // not, and it serves.
 //
-// Adding. One thread reads the description, another opens the pools (pool_openings.h), and marud serves others
-// meanwhile; the answer comes when they serve. The text of a file is written down first, so the next marud starts its
-// pools, too, whatever becomes of this one.
+// Adding. One thread reads the description, another opens the pools (pool_openings.h), and marud serves others meanwhile; the
+// answer comes when they serve. The text of a file is written down first, so the next marud starts its pools, too, even if this
+// marud dies.
 #pragma once
 
 #include "daemon/admin/admin.h"
@@ -58,7 +58,7 @@ class PoolLifecycle {
                 Reread reread, LetIn let_in);
 
   // "device.list"; "device.add" {name, or toml: text}; "device.drain", "device.cancel" {name};
-  // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log. `of_owner`: of root or marud's own user.
+  // "device.remove" {name, deadline_ms, fence, discard}. `who`: for the log. `of_owner`: root or marud's own user asks.
   nlohmann::json run(const std::string& command, const nlohmann::json& request, const std::string& who, Moment now,
                      bool of_owner = false);
   // The messages that the last command has for clients.
@@ -69,8 +69,8 @@ class PoolLifecycle {
   bool is_opening() const { return !openings_.is_idle(); }
   Notice leave_notice(uint64_t session, HostedPool& hosted, Moment now) const;
 
-  // No client handed the memory of this waiting pool back in time: a thread makes other memory, and the pool that is
-  // opened on it takes the place of this one.
+  // No client handed the memory of this waiting pool back in time: a thread makes other memory, and the new pool on it takes
+  // the place of this pool.
   void begin_anew(const HostedPool& waiting);
   bool begins_anew(const HostedPool& waiting) const { return openings_.find(waiting.name()) != nullptr; }
   // Its own memory was handed back: a thread looks through the pool on it, which then takes the place of this one. `who`: for
@@ -78,16 +78,16 @@ class PoolLifecycle {
   void begin_adoption(const HostedPool& waiting, std::unique_ptr<Device> memory, const std::string& who);
   bool is_adopting(const HostedPool& waiting) const { return openings_.is_adopting(waiting.name()); }
 
-  // After the configuration was read again: new pools start, or are unavailable, and those that were are tried again; those
-  // that are not in it any more go on. Returns a line for each of these, and for each that cannot have a place.
+  // After the configuration was read again. New pools start, or are unavailable. Unavailable pools are tried again. Pools that
+  // are not in it any more go on. Returns a line for each of these, and for each pool that cannot have a place.
   std::vector<std::string> rescan(const Config& fresh);
-  // Once a turn: whether those that were asked to leave have left, whether pools are open, and a part of the look for blocks
-  // of those that shall be removed. Returns true when there is more to do right away.
+  // Once a turn: checks whether clients that were asked to leave have left, and whether pools are open. Takes a part of the
+  // look for blocks of pools that shall be removed. Returns true when more work can be done right away.
   bool step(Moment now);
   // Whether a process has a lane of this pool, watched or not.
   bool is_held(const HostedPool& hosted) const { return !clients_of(hosted).empty(); }
   // At the end of marud: ends a pool that is being opened, or keeps it if it is open. Waits a few seconds at most.
-  // Returns the pools that came, or came in the place of others.
+  // Returns the new pools, also pools in the place of others.
   std::vector<HostedPool*> end_openings();
   // Says again which users may connect to the socket, after pools came or access lists changed.
   void let_in();

@@ -32,9 +32,8 @@ Result<Left> read_host_record(Device &device, const DeviceLabel &label, uint64_t
 
 Result<Belief> judge_pool(const PoolSpec &spec, Device &device, const DeviceLabel &label, uint64_t pool_bytes,
                           bool outlives_power) {
-  // Others may be at work in a shared pool, also where the configuration takes
-  // it for one of this host: then it is refused as such, and nothing is done to
-  // it.
+  // Other hosts may be at work in a shared pool, even where the configuration takes it for a pool of this host. Then it is
+  // refused later, and nothing is done to it.
   const bool is_shared = (label.header.incompat_flags & format::kIncompatShared) != 0;
   if (spec.pool.sharing.is_shared || is_shared) return Belief::kAdopt;
   const auto left = read_host_record(device, label, pool_bytes);

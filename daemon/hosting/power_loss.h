@@ -1,7 +1,6 @@
-// Whether a pool that lies there already can be believed. A pool of one host that marud saw to its end can. So can a
-// pool of this boot, since every process saw its memory and the kernel's cache of its file. A pool that was cut off in
-// another boot is whatever had reached its memory, or its file, by then: docs/format.md, "A pool that lost power".
-#pragma once
+// Whether an existing pool can be believed. A pool of one host that marud saw to its end can be. So can a pool of this boot,
+// since every process saw its memory and the kernel's cache of its file. A pool that was cut off in another boot has only the
+// bytes that had reached its memory, or its file, by then: docs/format.md, "A pool that lost power".
 
 #include "daemon/config/config.h"
 #include "daemon/memory/device.h"
@@ -17,7 +16,7 @@ enum class Belief : uint8_t {
   kFormat,  // its blocks are lost
 };
 
-// Of the pool whose control region begins `device` and has this label; says in the log why it is not simply adopted.
+// Judges the pool whose control region begins `device` and has this label; logs why it is not simply adopted.
 // `outlives_power`: a pool that was left in order is in order after a boot, too.
 Result<Belief> judge_pool(const PoolSpec& spec, Device& device, const DeviceLabel& label, uint64_t pool_bytes,
                           bool outlives_power);

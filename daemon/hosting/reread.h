@@ -11,9 +11,8 @@
 
 namespace maru::daemon {
 
-// The configuration as it is now; nothing when it cannot be used, and why. It looks up the users and groups that it
-// names, which lasts as long as the name service likes: so a thread of its own reads it, and the function owns all that
-// it uses.
+// The configuration as it is now; nothing when it cannot be used, and why. It looks up the users and groups that it names,
+// which lasts as long as the name service likes. So a thread of its own reads it, and the function owns all that it uses.
 struct Reading {
   std::optional<Config> config;
   std::vector<std::string> problems;
@@ -24,9 +23,9 @@ Reading failed_reading();
 // For the log: why the configuration stays as it is. Returns the configuration if it can be used.
 std::optional<Config> usable(Reading reading);
 
-// One line for each, for the log and for the service manager: keys of tables that are in both, tables that came or went, and
-// the [[provision]] tables, which marud-provision reads when marud is started. Without the pools that came, which are started,
-// and those that left (PoolLifecycle::rescan()). Of the pools what they were begun with counts, else `running`.
+// One line for each change, for the log and for the service manager: changed keys of tables that are in both, and tables that
+// came or went. Also the [[provision]] tables, which marud-provision reads when marud is started. Not for the new pools, which
+// are started, and the pools that left (PoolLifecycle::rescan()). For a pool the settings at its start count, else `running`.
 std::vector<std::string> waiting_changes(const Config& running, const HostedPools& pools, const Config& fresh);
 
 }  // namespace maru::daemon

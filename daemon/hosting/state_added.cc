@@ -1,5 +1,5 @@
-// The part of the state directory that is about pools as they are found in it: those that were added at run time, and those
-// that devices are known to hold.
+// The part of the state directory that lists pools by its files: pools that were added at run time, and pools that devices are
+// known to hold.
 #include "daemon/hosting/state_file.h"
 #include "libmaru/wire/codec.h"
 
@@ -13,7 +13,7 @@
 namespace maru::daemon {
 namespace {
 
-// The pools that have a file whose name ends so.
+// The pools with a file whose name ends so.
 std::vector<std::string> pools_with(const std::string& path, std::string_view behind) {
   constexpr std::string_view kBefore = "pool-";
   std::vector<std::string> pools;

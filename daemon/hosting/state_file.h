@@ -46,14 +46,14 @@ class StateDirectory {
 
   // Errors: EPERM this marud is root's and the folder another user's, whose marud could not read the files in it.
   Result<void> check_owner() const;
-  // Keeps other maruds out as long as this object or a copy of it lives: another one would take our records for those of a
-  // marud that ended. Once is enough, more does no harm.
+  // Keeps other maruds out as long as this object or a copy of it lives: another marud would take our records for the records
+  // of a dead marud. Once is enough, more does no harm.
   Result<void> hold() const;
   // Nothing when there is no record. Errors: EBADMSG marud did not write the file.
   Result<std::optional<PoolRecord>> load(const std::string& pool) const;
   Result<void> save(const PoolRecord& record) const;
-  // The records of all pools on DAX devices but this one, also of pools that are in no configuration any more.
-  // Unreadable ones are left out.
+  // The records of all pools on DAX devices but this pool, also of pools that are in no configuration any more.
+  // Unreadable records are left out.
   std::vector<PoolRecord> others_on_dax(const std::string& pool) const;
   void remove(const std::string& pool) const;
   std::string file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".state"; }  // of the record
@@ -79,8 +79,8 @@ class StateDirectory {
   std::string draining_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".draining"; }
   std::string added_file_of(const std::string& pool) const { return path_ + "/pool-" + pool + ".added"; }
   Result<void> replace(const std::string& path, const std::string& text) const;
-  // Before a file is changed: the directory may have been taken away with its lock, and another marud may hold another one at
-  // the path by now, whose files must stay. Otherwise the lock is taken again. Errors: EBUSY that is so.
+  // Before a file is changed: the directory may have been taken away with its lock. Another marud may hold a new directory at
+  // the path by now, whose files must stay. Otherwise the lock is taken again. Errors: EBUSY another marud holds it.
   Result<void> hold_still() const;
   Result<void> lock() const;
   Result<void> unlink(const std::string& path) const;

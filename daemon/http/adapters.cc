@@ -1,5 +1,5 @@
-// What users have done with LoRA adapters in a pool. The deciding thread knows nothing of adapters: the thread of HTTP reads
-// the users' files.
+// The users' acts with LoRA adapters in a pool. The deciding thread knows nothing of adapters: the HTTP thread reads the users'
+// files.
 #include "daemon/base/adapter_files.h"
 #include "daemon/base/json_text.h"
 #include "daemon/http/request.h"
@@ -29,7 +29,7 @@ constexpr Family kCounters[] = {
     {"maru_adapter_repairs_total", "Forms that a dead process had left unfinished.", format::kAdapterRepairs},
 };
 
-// Calls done(users) with the users of all pools of the answers, of which there may be several.
+// Calls done(users) with the users of all pools. The pools may come in several answers.
 Step with_users(json command, json users, std::function<Step(json users)> done) {
   return ask(command, [command, users = std::move(users), done = std::move(done)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);
@@ -47,7 +47,7 @@ Step with_users(json command, json users, std::function<Step(json users)> done) 
   });
 }
 
-// Families with these users; none where there is no user.
+// Families with these users; empty without a user.
 std::string families_of(const json& users) {
   if (users.empty()) return {};
   metrics::TextWriter out;

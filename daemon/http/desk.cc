@@ -105,9 +105,9 @@ Answer Desk::answer(const AdminView& view, const Question& question) {
   return {EOPNOTSUPP, "there is no such question", nullptr};
 }
 
-// -- what needs a census ----------------------------------------------------------------------------------------------
+// -- questions that need a census -------------------------------------------------------------------------------------
 
-// Returns true when there is more to do right away.
+// Returns true when more work can be done right away.
 bool Desk::step_survey(const AdminView& view) {
   if (!survey_) {
     if (waiting_.empty()) return false;

@@ -1,4 +1,4 @@
-// The deciding thread's end of the exchange: looks at questions, a few a turn, checks who asks, and answers.
+// The deciding thread's end of the exchange. In each turn it takes a few questions, checks each caller's rights, and answers.
 #pragma once
 
 #include "daemon/admin/admin.h"
@@ -10,27 +10,27 @@ namespace maru::daemon::http {
 
 class Desk {
  public:
-  // Questions that one turn answers: each costs what the same command of marudctl does.
+  // One turn answers this many questions. Each costs as much as the same command of marudctl.
   static constexpr uint32_t kQuestionsPerTurn = 4;
-  // Questions that may wait for a pool at the same time, perhaps for a disk that does not answer. The other places are for
-  // what is answered at once, such as health.
+  // Questions that may wait for a pool at the same time, perhaps for a disk that does not answer. Questions with an immediate
+  // answer, such as health, use the other slots.
   static constexpr uint32_t kWaitingMax = Exchange::kSlots * 3 / 4;
 
   Desk(Exchange& exchange, const Config& config) : exchange_(exchange), config_(config) {}
 
   int questions_fd() const { return exchange_.questions_fd(); }
   void wake() { exchange_.clear_questions_fd(); }
-  // The configuration was read again; the HTTP thread goes on with the tokens of now.
+  // The configuration was read again: the HTTP thread is to read the token files again.
   void read_again() { exchange_.read_again(); }
-  // Returns true when there is more to do right away.
+  // Returns true when more work can be done right away.
   bool turn(const AdminView& view);
-  // Why HTTP is not answered everywhere; empty: it is.
+  // Why a configured HTTP socket is closed; empty: each is open.
   const std::string& trouble() const { return trouble_; }
   uint64_t sockets_lost() const { return sockets_lost_; }
   void set_trouble(std::string text) { trouble_ = std::move(text); }
 
  private:
-  // Questions that wait for one census, which began after the last of them came.
+  // Questions that wait for one census. It began after the last question came.
   struct Asked {
     std::vector<uint32_t> slots;
     Survey survey;
@@ -45,7 +45,7 @@ class Desk {
 
   Exchange& exchange_;
   const Config& config_;
-  // A question that waits until blocks are removed, and the ticket of that.
+  // A question that waits until blocks are removed, and the ticket of this removal.
   struct Removal {
     uint32_t slot;
     uint64_t ticket;
@@ -58,10 +58,10 @@ class Desk {
   uint64_t sockets_lost_ = 0;
 };
 
-// {"status": "healthy" | "degraded" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}: unhealthy when a pool is
-// fenced, the last audit of one found something, or none can be used; degraded when something else is missing: a socket of
-// HTTP, or a pool that is unavailable beside one that is not. A pool that waits for its memory is in order: the first client to
-// attach ends the wait, and whoever keeps clients away from what is unhealthy would keep it waiting.
+// {"status": "healthy" | "degraded" | "unhealthy", "reasons": [...], "pools": [{name, condition}]}. Unhealthy: a pool is
+// fenced, the last audit of a pool found violations, or no pool is usable. Degraded: a configured socket of HTTP is closed, or
+// a pool is unavailable beside a usable pool. A pool that waits for its memory is in order: the first client to attach ends the
+// wait. A load balancer keeps clients away from an unhealthy marud, so the word "unhealthy" would prolong the wait.
 std::string health_text(const AdminView& view);
 
 }  // namespace maru::daemon::http

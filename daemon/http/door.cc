@@ -66,7 +66,7 @@ Result<Token> Token::read(const std::string& path) {
 }
 
 bool Token::equals(std::string_view given) const {
-  // As many steps whatever was given, and no branch that depends on it.
+  // The number of steps is the same for any `given`, and no branch depends on its bytes.
   volatile uint8_t differs = 0;
   for (size_t i = 0; i < kBytesMax; ++i) {
     const uint8_t mine = i < text_.size() ? uint8_t(text_[i]) : 0;

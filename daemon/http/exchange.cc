@@ -60,7 +60,7 @@ std::optional<Answer> Exchange::take(uint32_t i) {
   slot.answer = {};
   slot.question = {};
   abandoned_[i] = false;
-  slot.state.store_relaxed(kFree);  // the other thread does not look at free ones
+  slot.state.store_relaxed(kFree);  // the other thread does not look at free slots
   return answer;
 }
 

@@ -1,12 +1,12 @@
-// Where the HTTP thread asks and the deciding thread answers. A fixed number of slots, each of them in the hands of one of the
-// two threads at a time, and an event descriptor in each direction. Neither thread ever waits for the other here: there is no
-// lock, a full exchange refuses, and what nobody has looked at can be taken back.
+// The HTTP thread asks here, and the deciding thread answers. There is a fixed number of slots, and an event descriptor in each
+// direction. Each slot belongs to one of the two threads at a time. Neither thread waits for the other: there is no lock, a
+// full exchange refuses, and the HTTP thread can withdraw a question that the deciding thread has not begun.
 //
 //   free --ask()--> asked --next()--> begun --answer()--> answered --take()--> free
 //    ^                |
 //    `---withdraw()---'
 //
-// Thread safety: the methods say which thread they are for. The word of a slot says whose its contents are.
+// Thread safety: each method names its thread. The word of a slot says which thread owns the slot's contents.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
@@ -29,49 +29,49 @@ struct Snapshot;
 namespace maru::daemon::http {
 
 struct Question {
-  // kTrouble: of the HTTP thread itself; `command` says why a socket is not open, or nothing, and `sockets_lost` how often the
-  // file of its Unix socket was taken away.
+  // kTrouble comes from the HTTP thread itself. `command` says why a socket is not open, or is empty. `sockets_lost` counts how
+  // often the file of its Unix socket was removed.
   enum class Kind : uint8_t { kAdmin, kStatus, kHealth, kConfiguration, kMetrics, kTrouble };
   Kind kind = Kind::kAdmin;
   std::string command;               // kAdmin, kStatus: the JSON object, as marudctl sends it
   uint64_t sockets_lost = 0;         // kTrouble
   std::string who;                   // for the log
-  std::shared_ptr<const Peer> peer;  // nothing: the caller has shown the token
+  std::shared_ptr<const Peer> peer;  // nothing: the caller has shown a token
 };
 
 struct Answer {
   int code = 0;                                      // errno
-  std::string text;                                  // JSON, or what is wrong
+  std::string text;                                  // JSON, or the error
   std::shared_ptr<const metrics::Snapshot> metrics;  // kMetrics
 };
 
 class Exchange {
  public:
-  // As many questions as can be under way; each connection has one at most.
+  // The most questions under way; each connection has at most one.
   static constexpr uint32_t kSlots = 32;
 
   static Result<std::unique_ptr<Exchange>> create();
 
   // -- the HTTP thread ------------------------------------------------------------------------------------------------
-  // Nothing: every slot is in use.
+  // Nothing: all slots are in use.
   std::optional<uint32_t> ask(Question question);
-  // The question is taken back, and nobody will look at it. False: it was begun already.
+  // Takes the question back: the deciding thread will not see it. False: the deciding thread has begun it.
   bool withdraw(uint32_t slot);
-  // The answer, if there is one; the slot is free then.
+  // The answer, if it has come; this frees the slot.
   std::optional<Answer> take(uint32_t slot);
-  // Nobody waits for the answer any more, which will come.
+  // The HTTP thread ignores the answer when it comes.
   void abandon(uint32_t slot) { abandoned_[slot] = true; }
   int answers_fd() const { return answers_.get(); }
   void clear_answers_fd();
-  // Whether the deciding thread has called read_again() since this was asked last.
+  // Whether the deciding thread has called read_again() since the last call of this.
   bool take_read_again();
 
   // -- the deciding thread --------------------------------------------------------------------------------------------
-  // The oldest question, which is begun from here on.
+  // The oldest question; this begins it.
   std::optional<uint32_t> next();
   const Question& question(uint32_t slot) const { return slots_[slot].question; }
   void answer(uint32_t slot, Answer answer);
-  // The configuration was read again: the HTTP thread is to do so with the files that it knows.
+  // Asks the HTTP thread to read its token files again, since the configuration was read again.
   void read_again();
   int questions_fd() const { return questions_.get(); }
   void clear_questions_fd();
@@ -80,7 +80,7 @@ class Exchange {
   enum State : uint32_t { kFree, kAsked, kBegun, kAnswered };
   struct Slot {
     AtomicU32 state = {kFree};
-    AtomicU64 number = {0};  // of the question, counted from 1; another one may be there a moment later
+    AtomicU64 number = {0};  // of the question, counted from 1; the next question of this slot replaces it
     Question question;
     Answer answer;
   };
@@ -88,7 +88,7 @@ class Exchange {
   std::array<Slot, kSlots> slots_;
   std::array<bool, kSlots> abandoned_ = {};  // the HTTP thread's
   uint64_t asked_ = 0;                       // the HTTP thread's
-  AtomicU64 read_again_ = {0};               // how often that was wanted; the deciding thread writes it
+  AtomicU64 read_again_ = {0};               // calls of read_again(); the deciding thread writes it
   uint64_t read_again_taken_ = 0;            // the HTTP thread's
   FileDescriptor questions_, answers_;
 };

@@ -14,7 +14,7 @@ std::string_view name_in(std::string_view host) {
   return host.substr(0, host.find(':'));
 }
 
-// A name in the DNS can be made to mean this machine by whoever owns it; then its page and marud are one site for a browser.
+// The owner of a DNS name can make it mean this machine. Then the owner's page and marud are one site for a browser.
 bool may_be_of_dns(std::string_view name) {
   in_addr address = {};
   if (name.starts_with('[') || ::inet_pton(AF_INET, std::string(name).c_str(), &address) == 1) return false;

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// `whole`: an object with the rows so far in `field`. What is in `beside` comes with the first part.
+// `whole`: an object with the rows so far in `field`. The first answer brings the field `beside`.
 Step list_from(const json& command, const char* field, const char* beside, json whole) {
   return ask(command, [command, field, beside, whole = std::move(whole)](const Answer& answer) mutable {
     if (answer.code != 0) return say_refusal(answer);

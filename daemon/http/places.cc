@@ -20,7 +20,7 @@ class Crowd {
     return found == sizes_.end() ? 0 : found->second;
   }
 
-  // Of those in this state whose party may lose one: of the largest party, the oldest.
+  // The oldest connection of the largest party, among connections in this state whose party may lose one.
   std::optional<size_t> choose(State state, const std::function<bool(const User&)>& may_lose_one) const {
     std::optional<size_t> found;
     for (size_t i = 0; i < places_.size(); ++i) {

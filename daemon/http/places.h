@@ -1,15 +1,16 @@
-// Who has a place among the HTTP connections when more want one than there are. Pure: any crowd can be asked about.
+// Decides which connections keep a place when more want one than HTTP has. Pure: tests can ask about any crowd.
 //
-// All connections of one user are one party, and so are all by TCP: nobody knows who they are before they show the token. A
-// party has a quarter of the places at most; root and marud's own user have what is left. When a party has its share, one of
-// its own gives way to a newcomer; when all places are taken, one of the largest party that has what may go. In this order:
+// All connections of one user are a party. All connections by TCP are one party, too: they have no identity before they show a
+// token. A party has at most a quarter of the places; root and marud's own user may have all that are free. When a party has
+// its share, one of its own connections gives way to a newcomer. When all places are taken, the largest party with a connection
+// that may go loses it. Connections go in this order:
 //
-//   kStranger  has not shown the token; when all places are taken, of whatever party
+//   kStranger  has not shown the token; when all places are taken, of any party
 //   kIdle      has no request under way; HTTP lets a server close such a connection at any time
 //   kBusy      sends a request or reads a reply; only when all places are taken, and its party has two more than the newcomer's
 //
-// Of several the one that has stood there longest goes. One that waits for marud's answer never does: what it asked for would
-// go on, and nobody would learn of the outcome.
+// Among several, the oldest in its state goes. A connection that waits for marud's answer stays: its request would go on, and
+// its client would not learn the outcome.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,8 @@ struct Place {
 };
 
 struct Admission {
-  std::string why_not;              // empty: it is let in
-  std::optional<size_t> gives_way;  // the index of the place that is cleared for it
+  std::string why_not;              // empty: the newcomer has a place
+  std::optional<size_t> gives_way;  // the index of the place that is cleared for the newcomer
 };
 
 // `has_share`: the newcomer's party is held to a quarter of `places_max`.

@@ -1,10 +1,9 @@
-// Quotas with the verbs and fields that LMCache's servers have, so that scripts written for those work. A cache salt is the
-// name of a tenant of marud, limit_gb its soft limit in GiB (2^30), and hard_limit_gb, which those servers do not know, the
-// hard one.
+// Quotas with the verbs and fields of LMCache's servers, so that scripts for those servers work. A cache salt is the name of a
+// tenant of marud. limit_gb is its soft limit in GiB (2^30). hard_limit_gb is its hard limit, which those servers do not know.
 //
-//   a limit of 0      those servers evict all of such a tenant; marud's 0 means no limit, so it becomes one byte
-//   "_default"        blocks of no tenant; the tenant of that name is reached, and shown, as %5Fdefault, and so is one named
-//                     "config", which stands for the default
+//   a limit of 0      those servers evict all blocks of such a tenant; marud's 0 means no limit, so it becomes one byte
+//   "_default"        blocks of no tenant; a tenant of this name is written %5Fdefault
+//   "config"          the default; a tenant of this name is written %63onfig
 #include "daemon/base/json_text.h"
 #include "daemon/base/request_fields.h"
 #include "daemon/http/request.h"
@@ -28,8 +27,8 @@ constexpr uint64_t kNothingAtAll = 1;           // bytes: the limit of a tenant 
 constexpr const char* kNobody = "_default";
 constexpr const char* kConfig = "config";  // in the place of a name: the default
 
-// With as few decimals as mean just this number of bytes: what was set as 0.3 is 0.3 again, and what was read can be
-// sent back.
+// The shortest decimal number that means exactly this number of bytes. So a limit that was set as 0.3 reads 0.3, and a client
+// can send back any number that it read.
 double gib_of(uint64_t bytes) {
   if (bytes <= kNothingAtAll) return 0.0;
   const double exact = double(bytes) / kGib;
@@ -45,13 +44,13 @@ bool has_escape(const std::string& text) {
   return false;
 }
 
-// Names are bytes. UTF-8 without control characters stands as it is, everything else percent-encoded as in a path, and so does
-// a text that looks so: no two names are shown alike, and what has an escape in it is the part of the path as it stands. So
-// do the two names that mean something else in a path, by their first letter.
+// The text of a tenant's name, which is bytes. UTF-8 without control characters stands as it is. Any other name is
+// percent-encoded as in a path, and so is a name that has an escape in it: no two names have the same text. The two names with
+// another meaning in a path get an escape for their first letter.
 json salt_json(const std::string& name) {
   if (name == kNobody || name == kConfig) return fmt::format("%{:02X}{}", uint8_t(name.front()), name.substr(1));
   const bool is_plain = std::none_of(name.begin(), name.end(), [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; });
-  if (is_plain && !has_escape(name) && json_of(json_text(name)) == name) return name;  // what is not UTF-8 differs
+  if (is_plain && !has_escape(name) && json_of(json_text(name)) == name) return name;  // other bytes than UTF-8 differ
   std::string encoded;
   for (const char c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-._~").find(c) != std::string_view::npos)
@@ -75,8 +74,8 @@ json quota_command(const Call& call, const char* command) {
   return out;
 }
 
-// "limit_gb", the soft limit, and "hard_limit_gb" of a tenant. Without a soft one there is null, because 0 would say that it
-// may keep nothing, and the hard one is something else: what is above it is refused, and not evicted.
+// "limit_gb", the soft limit, and "hard_limit_gb" of a tenant. Without a soft limit "limit_gb" is null: 0 would say that the
+// tenant may keep nothing. The hard limit cannot stand in for it: marud refuses bytes above a hard limit and does not evict.
 json limits_json(const json& row) {
   const uint64_t soft = row["soft_bytes"], hard = row["hard_bytes"];
   json out = {{"limit_gb", soft != 0 ? json(gib_of(soft)) : json(nullptr)}};
@@ -84,10 +83,10 @@ json limits_json(const json& row) {
   return out;
 }
 
-// No such tenant, which these routes have an answer for; no such pool is another matter.
+// No such tenant: these routes answer this case themselves. A missing pool has another text.
 bool is_unknown_tenant(const Answer& answer) { return answer.code == ENOENT && answer.text.starts_with("this tenant"); }
 
-// A number of GiB as bytes. What is wrong is said in `ret_wrong`.
+// A number of GiB as bytes. On a mistake `ret_wrong` holds the reply.
 uint64_t bytes_in(const json& body, const char* field, std::optional<Step>& ret_wrong) {
   const auto found = body.find(field);
   if (found != body.end() && found->is_number())
@@ -100,7 +99,7 @@ uint64_t bytes_in(const json& body, const char* field, std::optional<Step>& ret_
   return 0;
 }
 
-// `limits`: what has soft_bytes and hard_bytes.
+// `limits`: an object with soft_bytes and hard_bytes.
 Step say_tenant(const json& salt, const json& limits, uint64_t used_bytes, bool exists) {
   json reply = limits_json(limits);
   if (!exists && reply.size() == 1 && reply["limit_gb"].is_null())
@@ -118,7 +117,7 @@ Step list_from(const Call& call, uint64_t cursor, json users) {
     if (answer.code != 0) return say_refusal(answer);
     const json page = json_of(answer.text);
     for (const json& row : page["tenants"]) {
-      if (!row["listed"]) continue;  // it has none: of such a one its own path says what it uses
+      if (!row["listed"]) continue;  // not listed: quota_get() shows the tenant's usage
       json user = limits_json(row);
       user["current_usage_gb"] = gib_of(row["used_bytes"]);
       const json salt = salt_json(name_of(row));
@@ -157,7 +156,8 @@ Step quota_get(const Call& call) {
                        {"exists", false}});
     });
   }
-  // Of a tenant that nobody listed the default applies, or, where only listed ones may store, none.
+  // The default applies to a tenant that is not listed. Where only listed tenants may store, such a tenant has no limit to
+  // show.
   const auto of_stranger = [salt = salt_json(call.salt), mode = command_for(call, "quota.mode")](const json& limits,
                                                                                                  uint64_t used_bytes) {
     return ask(mode, [salt, limits, used_bytes](const Answer& answer) {

@@ -35,7 +35,7 @@ int status_of(int code) {
 
 // -- the plain routes -------------------------------------------------------------------------------------------------
 
-// What marud says is the reply as it is.
+// The reply is marud's answer, unchanged.
 Step as_it_is(const Answer& answer) {
   if (answer.code != 0) return say_refusal(answer);
   return {{}, {}, {.status = 200, .body = answer.text + "\n", .allow = {}}};
@@ -96,7 +96,7 @@ Step put_policy(const Call& call) {
   return ask(command, as_it_is);
 }
 
-// Every pool in turn, or the one that is named. Of several, one that was removed meanwhile has no block.
+// Clears each pool in turn, or the named pool. Among several, a pool that was removed meanwhile has no block to clear.
 Step clear_next(std::vector<std::string> names, json done, bool is_named) {
   if (names.empty()) return say(200, {{"status", "ok"}, {"pools", std::move(done)}});
   const std::string name = names.back();
@@ -153,8 +153,8 @@ enum class Body : uint8_t { kNone, kMaybe, kObject };
 
 Step list_paths(const Call&);
 
-// A path's part in braces takes any one part of the target. A path that is named whole comes before one in braces, unless
-// its part was written with an escape: so a tenant whose name means something else can be named.
+// A path's part in braces takes any one part of the target. A path without braces comes before a path with braces. An escape in
+// the target's part avoids this: so a client can reach a tenant that has the name of such a path.
 struct Route {
   const char* method;
   const char* path;
@@ -192,7 +192,7 @@ constexpr Route kRoutes[] = {
     {"DELETE", "/api/quota/{cache_salt}", Body::kNone, true, quota_delete},
 };
 
-// A browser gets the page, everybody else the paths.
+// A browser gets the page, and any other client the list of paths.
 Step list_paths(const Call& call) {
   if (call.wants_html) return say_page(kPageText, "text/html; charset=utf-8");
   json paths = json::object();
@@ -202,7 +202,7 @@ Step list_paths(const Call& call) {
 
 constexpr std::string_view kSaltPart = "{cache_salt}";
 
-// Whether the path of a target is this route's; `salt` becomes the part in braces, still encoded.
+// Whether the path of a target fits this pattern; `salt` becomes the part in braces, still encoded.
 bool fits(std::string_view path, std::string_view pattern, std::string_view& salt) {
   if (!pattern.ends_with(kSaltPart)) return path == pattern;
   pattern.remove_suffix(kSaltPart.size());
@@ -213,7 +213,7 @@ bool fits(std::string_view path, std::string_view pattern, std::string_view& sal
 
 std::string in_quotes(std::string_view text) { return "\"" + printable(text) + "\""; }
 
-// "pool=NAME" or nothing. Says what is wrong with the query, or nothing.
+// Reads "pool=NAME" or nothing into `call`. Returns the mistake in the query; empty: none.
 std::string read_query(std::string_view query, const Route& route, Call& call) {
   const std::string expected = route.has_pool ? "expected at most pool=NAME" : "expected none";
   while (!query.empty()) {
@@ -315,7 +315,7 @@ Step begin(const Request& request) {
   const size_t question_mark = target.find('?');
   const std::string_view path = target.substr(0, question_mark);
   const std::string_view query = question_mark == std::string_view::npos ? "" : target.substr(question_mark + 1);
-  // HEAD is GET, without the body, which is left out by whoever sends the reply.
+  // HEAD is GET without the body. libmicrohttpd leaves the body out.
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
 
   const Route* found = nullptr;

@@ -1,7 +1,7 @@
-// What an HTTP request means: which questions the deciding thread is asked, and what their answers make of the reply. Pure:
-// nothing here knows of sockets, threads or pools.
+// The meaning of an HTTP request: its questions to the deciding thread, and the reply that follows from their answers. Pure:
+// this code knows no sockets, threads or pools.
 //
-// A request is a sequence of steps. Each step is either a question, with what to do with its answer, or the reply.
+// A request is a sequence of steps. A step is either a question and a function for its answer, or the reply.
 #pragma once
 
 #include "daemon/http/exchange.h"
@@ -26,8 +26,8 @@ struct Request {
   std::string accept;  // the header
 };
 
-// Whether this asks for a part of the page for browsers, which is the same for everybody and says nothing of this marud. A
-// browser has to have it before somebody can type a token into it.
+// Whether this request asks for a part of the page for browsers. The page is the same for all callers, and shows nothing of
+// this marud. A browser needs it before its user can type a token into it.
 bool is_for_page(const Request& request);
 
 struct Reply {
@@ -36,11 +36,11 @@ struct Reply {
   const char* content_type = "application/json";
   std::string allow;         // of 405
   uint32_t retry_after = 0;  // seconds; 0: not said
-  bool is_page = false;      // a browser may run what is in it
+  bool is_page = false;      // a browser may run its scripts
 };
 
 struct Step {
-  std::optional<Question> question;  // without who and peer, which the caller knows
+  std::optional<Question> question;  // without `who` and `peer`, which the caller adds
   std::function<Step(const Answer&)> then;
   Reply reply;  // when there is no question
 };
@@ -61,21 +61,22 @@ struct Call {
 
 Step say(int status, const nlohmann::json& body);
 Step say_error(int status, const std::string& text);
-// What the answer of a refused question becomes.
+// The reply to a question that the deciding thread refused.
 Step say_refusal(const Answer& answer);
 Step ask(const nlohmann::json& command, std::function<Step(const Answer&)> then);
 // A command about the pool that the call names.
 nlohmann::json command_for(const Call& call, const char* command);
 
-// The body as an object that has only these fields. On a mistake the reply is in `ret_wrong`.
+// The body as an object that has only these fields. On a mistake `ret_wrong` holds the reply.
 nlohmann::json object_in(const Call& call, std::initializer_list<const char*> fields, std::optional<Step>& ret_wrong);
 
-// percent-encoded text; nothing when an escape is broken. Any byte may come out, zero, too: names of tenants are bytes.
+// Decodes percent-encoded text; nothing when an escape is broken. The result may have any bytes, also zero: names of tenants
+// are bytes.
 std::optional<std::string> decoded(std::string_view text);
 
 // adapters.cc
 Step list_adapters(const Call& call);
-// The reply to /metrics: this text, and families of adapters where a user has a register for a pool.
+// The reply to /metrics: this text, and families of adapters for users with a register for a pool.
 Step add_adapter_metrics(std::string text);
 
 // lists.cc

@@ -1,10 +1,11 @@
-// One thread, one poll(): the sockets, libmicrohttpd's descriptor, answers, and the word to stop. Every call into libmicrohttpd
-// is made here. A request that waits for an answer is suspended, so any number of them wait at once.
+// One thread has one poll(): the sockets, libmicrohttpd's descriptor, answers, and the order to stop. Only this thread calls
+// libmicrohttpd. It suspends a request that waits for an answer, so any number of requests wait at once.
 //
-// What a client can hold: a connection for kLifeMs without beginning a request, with one that it does not finish, and with a
-// reply that it does not read; kHeaderBytesMax of memory and a body. The time for which marud keeps it waiting is not its own.
-// By TCP it has kTokenMs to show a token. When places are short, those that nobody misses are cleared for newcomers (places.h),
-// so that nobody keeps others out by connecting. Whoever is refused is told why, before the connection is closed.
+// A client holds kHeaderBytesMax of memory and a body. It may hold a connection for kLifeMs at most in each of three states:
+// without the first line of a request, without the end of its request, and with an unread reply. The time during which the
+// client waits for marud does not count. By TCP a client has kTokenMs to show a token. When places are short, idle connections
+// are closed for newcomers (places.h), so that no client keeps others out by connecting. marud tells a refused client why
+// before it closes the connection.
 #include "daemon/base/log.h"
 #include "daemon/base/thread_priority.h"
 #include "daemon/http/service_thread.h"
@@ -30,7 +31,7 @@ constexpr uint64_t kOpenPauseMs = 1'000;  // a socket could not be opened; twice
 constexpr uint64_t kOpenPauseMaxMs = 60'000;
 constexpr uint64_t kFilesPauseMs = 1'000;  // between looks for the socket's file, where the kernel does not tell of it
 
-// Few beside the places of a party: what came with a connection is read before others can take its place.
+// Few beside the places of a party: this thread reads the bytes of accepted connections before newcomers can take their places.
 uint32_t accepts_per_turn(const HttpConfig& config) { return std::max(1u, config.connections / 16); }
 
 // The path and query stay as they came: http/request.cc decodes.
@@ -105,9 +106,9 @@ void Service::Thread::run() {
     complaints_.renew(now_ms());
     MHD_run(mhd_);
     close_refused();
-    end_old();  // behind the reading: who was quick while this thread had no processor is not late
+    end_old();  // after the reading, so that a lack of processor time here makes no client late
   }
-  // Whatever waits was answered "marud stops" above and is sent as far as the socket takes it.
+  // The calls above answered each waiting request with "marud stops". This sends as much as the sockets take.
   MHD_run(mhd_);
 }
 
@@ -188,10 +189,10 @@ void say_and_shut(int socket, const char* status, const std::string& why) {
   ::shutdown(socket, SHUT_WR);
 }
 
-// What lies unread would make the kernel reset the connection, and the reason could be lost. False: the other end is closed.
+// Unread bytes would make the kernel reset the connection, and the reason could be lost. False: the other end is closed.
 bool discard_unread(int socket) {
   char unread[4096];
-  for (int reads = 0; reads < 16; ++reads) {  // not for as long as it writes
+  for (int reads = 0; reads < 16; ++reads) {  // a bound, since the client may write on
     const ssize_t bytes = ::recv(socket, unread, sizeof(unread), MSG_DONTWAIT);
     if (bytes < 0) return errno == EAGAIN || errno == EINTR;
     if (bytes == 0) return false;
@@ -222,8 +223,8 @@ void Service::Thread::close_refused() {
                 [&](const Refused& one) { return !discard_unread(one.socket.get()) || now - one.since_ms > kLifeMs; });
 }
 
-// libmicrohttpd sees the end of it and closes it. One that never sent a request is told why; on others what is said could be
-// taken for a reply.
+// libmicrohttpd sees the end of the connection and closes it. A client that never sent a request learns why. After a request
+// the text could be taken for its reply.
 void Service::Thread::end(int fd, Connection& connection, const std::string& why) {
   const std::string& name = connection.shown_name.empty() ? connection.caller.name : connection.shown_name;
   complain(uid_of(connection.caller), name + " is dropped: " + why);
@@ -291,11 +292,11 @@ void Service::Thread::accept_all(int listener, bool is_unix) {
     entry.since = ++counted_;
     entry.is_known = is_unix;
     sockaddr_un address = {};
-    address.sun_family = AF_UNIX;  // libmicrohttpd wants any; who it is, is known here
+    address.sun_family = AF_UNIX;  // libmicrohttpd wants an address; `entry` has the identity
     const int fd = socket.release();
     connections_.insert_or_assign(fd, std::move(entry));
     if (MHD_add_connection(mhd_, fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != MHD_YES)
-      connections_.erase(fd);  // it has closed it
+      connections_.erase(fd);  // libmicrohttpd has closed the descriptor
   }
 }
 

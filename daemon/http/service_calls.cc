@@ -1,4 +1,4 @@
-// What the HTTP thread does with a request: refuses it by its headers, asks, waits without standing still, and replies.
+// The life of a request in the HTTP thread: the check of its headers, its questions, the wait for answers, and the reply.
 #include "daemon/base/log.h"
 #include "daemon/http/foreign_site.h"
 #include "daemon/http/service_thread.h"
@@ -13,10 +13,10 @@
 namespace maru::daemon::http {
 namespace {
 
-constexpr uint64_t kBegunMs = 30'000;  // for an answer that the deciding thread has begun
+constexpr uint64_t kBegunMs = 30'000;  // the longest wait for an answer that the deciding thread has begun
 
-// What browsers are told of every reply. The page may load its own parts and ask this marud, and nothing else; no text that
-// came from a client can become a script in it. Data is nothing to show at all.
+// Headers of every reply, for browsers. The page may load its own parts and ask this marud, and may do nothing else. No text
+// from a client can become a script in it. A browser must not display other replies as a page.
 constexpr std::pair<const char*, const char*> kSafety[] = {{"X-Content-Type-Options", "nosniff"},
                                                            {"X-Frame-Options", "DENY"},
                                                            {"Referrer-Policy", "no-referrer"},
@@ -27,8 +27,8 @@ constexpr const char* kPagePolicy =
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 constexpr const char* kDataPolicy = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
-// A zero byte ends the target for libmicrohttpd, though it is not all that came: between it and the version, which it takes from
-// the end of the same line, is a space otherwise.
+// A zero byte ends the target for libmicrohttpd, though the line goes on. libmicrohttpd takes the version from the end of the
+// same line. Without a zero byte, only a space stands between the two.
 bool is_cut(const char* target_end, const char* version) {
   if (!std::less<>()(target_end, version) || version - target_end > std::ptrdiff_t(kHeaderBytesMax)) return false;
   return std::any_of(target_end, version, [](char c) { return c != 0 && c != ' '; });
@@ -76,7 +76,7 @@ std::string Service::Thread::token_files() const {
   return config_.token_file.empty() ? "http.read_token_file" : "http.token_file or http.read_token_file";
 }
 
-// What can be refused before the body has come.
+// Refuses requests that need no look at the body.
 std::optional<Step> Service::Thread::look_at_headers(Call& call) {
   const auto header = [&](const char* name) {
     return MHD_lookup_connection_value(call.connection, MHD_HEADER_KIND, name);
@@ -103,7 +103,7 @@ std::optional<Step> Service::Thread::look_at_headers(Call& call) {
                                 ", expected the header \"Authorization: Bearer TOKEN\" with the token of marud's " +
                                 token_files());
     }
-    // Each request on a connection may show another one.
+    // Each request on a connection may show a different token.
     call.who += right == Right::kRead ? " with the read-only token," : " with the token,";
     if (Connection* entry = connection_of(call.connection)) {
       entry->is_known = true;
@@ -152,7 +152,7 @@ MHD_Result Service::Thread::on_access(void* self, MHD_Connection* connection, co
     return MHD_YES;
   }
   if (*data_bytes > 0) {
-    // No more than Content-Length says comes here; a library that says otherwise must not make this grow.
+    // libmicrohttpd passes at most Content-Length bytes. The check keeps this bounded even if it passes more.
     call.is_too_long |= call.request.body.size() + *data_bytes > kBodyBytesMax;
     if (!call.is_too_long) call.request.body.append(data, *data_bytes);
     *data_bytes = 0;
@@ -242,7 +242,7 @@ MHD_Result Service::Thread::send(Call& call) {
   if (!reply.allow.empty()) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());
   if (reply.status == 401) {
     MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"marud\"");
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");  // a stranger's place is for the next
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");  // frees the place for the next client
   }
   if (reply.retry_after != 0)
     MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, std::to_string(reply.retry_after).c_str());

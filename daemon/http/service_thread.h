@@ -19,7 +19,7 @@ namespace maru::daemon::http {
 
 inline constexpr size_t kHeaderBytesMax = 16u << 10;  // libmicrohttpd's memory of a connection: the headers both ways
 
-// Milliseconds that go on whatever is done to the clock.
+// Milliseconds of a clock that no setting of the time changes.
 uint64_t now_ms();
 
 class Service::Thread {
@@ -33,13 +33,13 @@ class Service::Thread {
   struct Call;
   struct Connection {
     Caller caller;
-    std::string shown_name;  // with the token that was shown last; empty: none was
-    uint64_t since_ms = 0;   // its last request was finished, or it came
-    uint64_t since = 0;      // the same, counted: of several in one millisecond one is the first
-    bool is_known = false;   // the kernel said who it is, or it has shown a token
-    bool has_begun = false;  // libmicrohttpd has it
+    std::string shown_name;  // with the token that it showed last; empty: it showed none
+    uint64_t since_ms = 0;   // end of its last request, or its arrival
+    uint64_t since = 0;      // the same moment, counted: it orders connections of one millisecond
+    bool is_known = false;   // the kernel identified the user, or the client has shown a token
+    bool has_begun = false;  // libmicrohttpd has taken it
     bool was_ended = false;
-    bool has_asked = false;      // one request at least
+    bool has_asked = false;      // at least one request has come
     const Call* call = nullptr;  // the request under way, from the end of its first line
   };
   // One request, from its first line on.
@@ -47,16 +47,16 @@ class Service::Thread {
     Thread* thread;
     MHD_Connection* connection;
     Request request;
-    const char* target_end = nullptr;  // where the target that came ends, among what libmicrohttpd has read
+    const char* target_end = nullptr;  // end of the target in libmicrohttpd's buffer
     std::string who;
     std::shared_ptr<const Peer> peer;
     bool has_headers = false;
     bool is_too_long = false;
     bool is_waiting = false;  // suspended
-    uint64_t since_ms = 0;    // its first line came, or its reply was there to be sent
+    uint64_t since_ms = 0;    // arrival of its first line, or the moment when its reply was ready
     Step step;
     std::optional<uint32_t> slot;
-    bool is_begun = false;  // by the deciding thread, as far as is known
+    bool is_begun = false;  // the deciding thread has begun it, as far as this thread knows
     uint64_t deadline_ms = 0;
     std::optional<Reply> reply;
   };
@@ -75,7 +75,7 @@ class Service::Thread {
   void end_old();
 
   static Connection* connection_of(MHD_Connection* connection);
-  std::string token_files() const;  // the keys of those that there are
+  std::string token_files() const;  // the names of the configured keys
   std::optional<Step> look_at_headers(Call& call);
   void advance(Call& call, Step step);
   void settle_waiting();
@@ -97,17 +97,17 @@ class Service::Thread {
   MHD_Daemon* mhd_ = nullptr;
   int mhd_fd_ = -1;
   std::map<int, Connection> connections_;  // by descriptor; entries do not move
-  // Told why not, and open until their owner has seen it: the oldest first.
+  // Connections that got a reason and a refusal. Each stays open until its owner has seen this; the oldest come first.
   struct Refused {
     FileDescriptor socket;
     uint64_t since_ms;
   };
   std::deque<Refused> refused_;
-  uint64_t counted_ = 0;  // what Connection::since is taken from
+  uint64_t counted_ = 0;  // source of Connection::since
   std::vector<Call*> waiting_;
   uint64_t accept_due_ms_ = 0;
-  uint64_t open_due_ms_ = 0, open_pause_ms_ = 0;  // when what is not open is tried again; a pause of 0: all is open
-  std::string trouble_;                           // why it is not
+  uint64_t open_due_ms_ = 0, open_pause_ms_ = 0;  // time of the next try to open sockets; a pause of 0: all are open
+  std::string trouble_;                           // why a socket is closed
   uint64_t sockets_lost_ = 0;
   uint64_t files_due_ms_ = 0;
   bool is_trouble_told_ = true;

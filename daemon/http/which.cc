@@ -1,4 +1,4 @@
-// POST /check_blocks: which of many blocks are there, as ranges of the list that was sent. A hint for routers.
+// POST /check_blocks: which of many blocks are present, as ranges of the given list. A hint for routers.
 #include "daemon/base/json_text.h"
 #include "daemon/http/request.h"
 

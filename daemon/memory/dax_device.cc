@@ -57,10 +57,10 @@ Result<void> check_usable(const DaxDescription& found, uint64_t alignment_wanted
 struct SeenDevice {
   DaxDescription device;
   std::optional<DeviceLabel> label = {};  // nothing when it cannot be read: then it is no candidate
-  std::string unread_because = {};        // of one that should be readable and is not
+  std::string unread_because = {};        // for a device that should be readable and is not
   bool is_forbidden = false;              // marud's user may not open it
   bool is_taken = false;                  // by a pool that is open, of this marud or of another
-  const OtherPool* owner = nullptr;       // of what the label speaks of, if that is known to be another pool
+  const OtherPool* owner = nullptr;       // of the pool in the label, if it is known to be another pool
 };
 
 SeenDevice look_at(DaxDescription device) {
@@ -76,7 +76,7 @@ SeenDevice look_at(DaxDescription device) {
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
+  whole.l_len = off_t(format::kLaneLocks);  // without the clients' locks
   seen.is_taken = ::fcntl(fd.get(), F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
   auto label = read_label({fd.get(), seen.device.bytes, seen.device.alignment, seen.device.path});
   if (label)
@@ -86,7 +86,7 @@ SeenDevice look_at(DaxDescription device) {
   return seen;
 }
 
-// What lies there is given up by whoever was cut off.
+// Whether the device's content is given up by the marud that was cut off.
 bool begins_anew(const DeviceLabel& label, DeviceLabel::Kind holds, std::optional<uint32_t> claimed_by) {
   if (label.kind == DeviceLabel::Kind::kGivenUp) return label.is_of_pages == (holds == DeviceLabel::Kind::kData);
   return label.kind == DeviceLabel::Kind::kClaimed && label.claimed_by == claimed_by;
@@ -98,7 +98,7 @@ bool is_no_label(const DeviceLabel& label) {
 
 constexpr size_t kNamedMax = 32;  // devices in one message
 
-// `all`: those that the wish means; `machine`: every device, named when it means none.
+// `all`: the devices that the wish means; `machine`: every device, named when the wish means none.
 std::string seen_text(const std::vector<SeenDevice>& all, const std::vector<DaxDescription>& machine) {
   std::string text;
   size_t count = 0;
@@ -139,7 +139,7 @@ Result<std::unique_ptr<DaxDevice>> DaxDevice::open(const DaxDescription& found, 
   struct flock whole = {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  whole.l_len = off_t(format::kLaneLocks);  // without those of clients
+  whole.l_len = off_t(format::kLaneLocks);  // without the clients' locks
   if (::fcntl(device->lock_.get(), F_OFD_SETLK, &whole) != 0) {
     if (errno == EAGAIN || errno == EACCES)
       return failure(EBUSY, "lock " + found.path +
@@ -223,7 +223,7 @@ Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, co
     const bool is_in_part = is_known && holds == DeviceLabel::Kind::kData && is_no_label(*one.label) &&
                             are_labelled_in_part(*one.label, one.device.bytes, *uuid);
     const bool is_ours = (has_uuid && (one.label->kind == holds || is_cut_off)) || is_in_part;
-    if (is_ours) ours.push_back(one.device);  // taken or not: whoever opens it is told by whom
+    if (is_ours) ours.push_back(one.device);  // taken or not: opening it names the holder
     if (!is_ours) one.owner = owner_of(one.label->uuid, others);
     if (is_ours || one.is_taken || one.owner) continue;
     if (one.label->kind == holds) not_known.push_back(one.device);

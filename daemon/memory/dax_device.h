@@ -39,9 +39,9 @@ class DaxDevice final : public Device {
 // When find_dax_devices() may return devices that begin blank.
 enum class BlankDevices : uint8_t {
   kElse,          // when none holds a pool that may be meant
-  kFirst,         // whatever other devices hold: for a command that formats
+  kFirst,         // with any content of other devices: for a command that formats
   kIfAllAreRead,  // as kElse, if every device that the wish means could be read: an unread one may hold the pool
-  kNever,  // the pool is somewhere, and no other may take its place because its device is not to be seen just now
+  kNever,         // the pool is somewhere: a device that is not visible now must not lose its place to another device
 };
 
 // A pool that lies, or is to lie, on some other device of this marud, as its state files say.
@@ -54,22 +54,22 @@ const OtherPool* owner_of(const Uuid& uuid, const std::vector<OtherPool>& others
 
 // The devices that `wish` may mean, best first:
 //   a path           that device
-//   "uuid:UUID"      the device that holds this pool, whatever its name is
-//   "node:N"         of the devices on NUMA node N the one that holds the pool `known`; without `known` the only one that holds
-//                    a pool; else those that begin blank
-//   "cxl:free"       the same, of the devices of CXL memory
+//   "uuid:UUID"      the device that holds this pool, under any name
+//   "node:N"         among the devices on NUMA node N the device that holds the pool `known`; without `known` the only
+//                    device that holds a pool; else the devices that begin blank
+//   "cxl:free"       the same, among the devices of CXL memory
 // `holds`: the piece that the device must hold, the control region (kPool) or the pages (kData). `claimed_by`: a formatting of
-// this machine (DeviceLabel::claimed_by) that was cut off leaves a device that is as good as the pool whose uuid it has, and
-// comes before those that begin blank. So is a device that was being cleared, and pages that were being labelled. `others`: a
-// device of one of these pools is not chosen, nor a formatting for it that was cut off; a path or a uuid finds it nevertheless.
-// Looks at labels and changes nothing. Errors: ENOENT, with the finding on each device, or why it could not be read; ENOTUNIQ.
+// this machine (DeviceLabel::claimed_by) that was cut off. Its device is as good as the pool whose uuid it has, and comes
+// before devices that begin blank. So is a device that was being cleared, and pages that were being labelled. `others`: a
+// device of one of these pools is not chosen, nor a cut-off formatting for it; a path or a uuid finds it nevertheless. Looks at
+// labels and changes nothing. Errors: ENOENT, with the finding on each device, or why it could not be read; ENOTUNIQ.
 Result<std::vector<DaxDescription>> find_dax_devices(const std::string& wish, const std::optional<Uuid>& known,
                                                      DeviceLabel::Kind holds, BlankDevices blank, const DaxRules& rules,
                                                      std::optional<uint32_t> claimed_by = std::nullopt,
                                                      const std::vector<OtherPool>& others = {});
 
-// Of a device that no label speaks for: whether the wish may mean it. A uuid means the device that `known` was on; a path means
-// no device but the one behind it.
+// For a device without a label: whether the wish may mean it. A uuid means the device that `known` was on; a path means only
+// the device behind it.
 bool may_mean(const std::string& wish, const DaxDescription& device, const Uuid& known);
 // The uuid of a "uuid:UUID".
 std::optional<Uuid> uuid_in(const std::string& wish);

@@ -42,8 +42,8 @@ DaxMode mode_of(const fs::path& directory) {
   return driver.empty() ? DaxMode::kDisabled : DaxMode::kDevdax;
 }
 
-// Persistent memory hangs below a bus of the NVDIMM subsystem, memory of CXL below the device that represents CXL (ACPI0017) or
-// below one of the CXL bus; what the firmware merely set aside hangs below "hmem".
+// Persistent memory hangs below a bus of the NVDIMM subsystem. Memory of CXL hangs below the device that represents CXL
+// (ACPI0017) or below a device of the CXL bus. Memory that the firmware merely set aside hangs below "hmem".
 void place(const fs::path& resolved, DaxDescription& description) {
   for (const fs::path& part : resolved) {
     const std::string name = part;

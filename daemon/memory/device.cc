@@ -48,7 +48,8 @@ uint64_t Device::collapse_control() {
   const uint64_t bytes = control_bytes_ / kHugePage * kHugePage;
   struct sysinfo machine = {};
   if (!advise_huge_ || bytes == 0 || ::sysinfo(&machine) != 0) return 0;
-  // What is collapsed is there, used or not: a control region that is laid out for more than the machine has stays sparse.
+  // Collapsed memory is taken, used or not: a control region that is laid out for more memory than the machine has stays
+  // sparse.
   if (bytes > uint64_t(machine.freeram) * machine.mem_unit / 2) return 0;
   if (const auto limit = memory_limit(); limit && bytes > limit->room() / 2) return 0;
   const uint64_t os_page = 4096;

@@ -47,8 +47,8 @@ class Device {
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return identity_.bytes; }  // of both devices, when the pool is split
 
-  // A split pool has its control region on a device, or in a memfd, of its own, so that clients which only read get
-  // descriptors with which they cannot write pages. They must write the control region: their pins are there.
+  // A split pool has its control region on a device, or in a memfd, of its own. So read-only clients get descriptors with which
+  // they cannot write pages. They must write the control region: their pins are there.
   bool is_split() const { return control_fd_.is_open(); }
   int control_fd() const { return is_split() ? control_fd_.get() : fd_.get(); }
   int read_only_fd() const { return read_only_fd_.get(); }  // of the pages; -1 unless the pool is split
@@ -77,8 +77,8 @@ class Device {
     return kNone;
   }
 
-  // Takes memory for its first `bytes` bytes now, so that the control region cannot find the device full later. Changes none
-  // of them. Errors: ENOSPC and those of fallocate, with advice.
+  // Takes memory for its first `bytes` bytes now, so that the control region cannot find the device full later. Changes none of
+  // them. Errors: ENOSPC and the errors of fallocate, with advice.
   virtual Result<void> allocate(uint64_t) { return {}; }
   // The pool was formatted: files made for it stay when the device is closed.
   virtual void keep() {}
@@ -87,7 +87,7 @@ class Device {
   virtual Result<void> write_out() const { return {}; }
   // The same at once for these bytes of control().
   Result<void> write_out_control(const void* begin, size_t bytes) const;
-  // The pool belongs to several hosts: a lock that keeps every other marud out becomes one against those of this machine.
+  // The pool belongs to several hosts: a lock that keeps every other marud out becomes a lock against this machine's maruds.
   virtual void share() {}
 
   // Maps the first `bytes` bytes for marud, in place of what was mapped before: adopting maps the header first and the whole

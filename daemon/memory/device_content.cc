@@ -25,7 +25,7 @@ constexpr uint64_t kWindowBytes = 256ull << 20;
 constexpr unsigned kThreadsMax = 8;         // a few saturate the memory of one node
 constexpr size_t kLabelBytes = 128u << 10;  // the farthest signature below begins at 64 KiB
 
-// What others begin with. Only for the message: whatever is not zero is refused, known or not.
+// The beginnings of other formats. Only for the message: any byte that is not zero is refused, known or not.
 struct Signature {
   size_t offset;
   std::string_view bytes;
@@ -127,7 +127,7 @@ Result<DeviceLabel> read_label(const DeviceBytes& device) {
   if (!guard.begin(mapped->data(), mapped->size(), device.alignment)) return failure(ENFILE, "guard " + device.name);
   std::vector<std::byte> begin(size_t(std::min<uint64_t>(kLabelBytes, device.bytes)));
   std::memcpy(begin.data(), mapped->data(), begin.size());
-  // Zeros that stand in for bad memory say nothing of what lies there.
+  // Zeros that stand in for bad memory say nothing of the device's content.
   if (const std::string why = memory_trouble(guard); !why.empty())
     return failure(memory_trouble_code(guard),
                    "read the beginning of " + device.name + ": it cannot be read (" + why + ")");
@@ -188,7 +188,7 @@ bool are_labelled_in_part(const DeviceLabel& pages, uint64_t pages_bytes, const 
 
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work) {
   const unsigned threads_max = std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax);
-  std::atomic<uint64_t> next{0};  // that nobody has taken yet
+  std::atomic<uint64_t> next{0};  // the first number that no thread has taken yet
   const auto take = [&] {
     for (uint64_t first; (first = next.fetch_add(step, std::memory_order_relaxed)) < count;)
       for (uint64_t i = first; i < std::min(count, first + step); ++i) work(i);
@@ -198,7 +198,7 @@ void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_
     for (uint64_t i = 1; i < std::min<uint64_t>(threads_max, (count + step - 1) / step); ++i)
       threads.emplace_back(take);
   } catch (const std::system_error&) {
-    // Those that there are do it, and this one.
+    // The threads that started do it, and this thread.
   }
   take();
   for (std::thread& thread : threads) thread.join();
@@ -237,7 +237,7 @@ Result<std::optional<uint64_t>> find_content(const DeviceBytes& device, const Pr
     }
   };
   const auto go_on = [&](uint64_t done, uint64_t of) {
-    // One is enough: nobody has to wait for the rest.
+    // One found byte is enough: no thread has to look at the rest.
     return first.load(std::memory_order_relaxed) == ~uint64_t{0} && (!progress || progress(done, of));
   };
   auto looked = look_at_all(device, PROT_READ, look, go_on);

@@ -49,15 +49,15 @@ struct DeviceLabel {
   format::DataLabel data = {};  // kData; else the bytes in its place
   uint32_t claimed_by = 0;      // kClaimed: the number of a machine, or 0
   bool is_of_pages = false;     // kGivenUp: of a split pool
-  // kPool, kData, kDamaged: by several hosts; kGivenUp: several reach it, another one may be at it
+  // kPool, kData, kDamaged: by several hosts; kGivenUp: several reach it, and another host may be clearing it
   bool is_shared = false;
 };
 
 // Looks at the beginning alone. Only reads. EHWPOISON: there is bad memory.
 Result<DeviceLabel> read_label(const DeviceBytes& device);
 
-// Whether the label of these pages, or the part of it that there is, was written under the claim on `control`: a formatting
-// was cut off, and they hold nothing.
+// Whether the label of these pages, or the existing part of it, was written under the claim on `control`: a formatting was cut
+// off, and they hold nothing.
 bool are_claimed(const DeviceLabel& pages, uint64_t pages_bytes, const DeviceLabel& control);
 
 // Told of progress from time to time; returns false to have the work ended early (ECANCELED).
@@ -74,7 +74,7 @@ Result<void> clear_content(const DeviceBytes& device, const Progress& progress);
 // Whether these pages are labelled for a pool of this uuid in part, as a death while that was done leaves them.
 bool are_labelled_in_part(const DeviceLabel& pages, uint64_t pages_bytes, const Uuid& uuid);
 
-// Calls `work` once for each number below `count`, `step` neighbouring ones at a time, on several threads, and waits.
+// Calls `work` once for each number below `count`, `step` neighbouring numbers at a time, on several threads, and waits.
 void in_parallel(uint64_t count, uint64_t step, const std::function<void(uint64_t)>& work);
 
 // A function over [begin, end) of a mapped window, called by several threads for different parts.

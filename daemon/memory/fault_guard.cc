@@ -12,7 +12,7 @@
 namespace maru::daemon {
 namespace {
 
-// Two per pool, because a pool is mapped twice for a moment while it grows, and one for whatever is looked at besides.
+// Two per pool, because a pool is mapped twice for a moment while it grows, and one per pool for other ranges.
 constexpr int kPlaces = int(limits::kPoolsMax) * 3;
 // The smallest and the largest page that a memory error can take away.
 constexpr unsigned kPageBitsMin = 12, kPageBitsMax = 30;
@@ -47,12 +47,12 @@ void note(Place& place, uint64_t offset, unsigned bits) {
     place.fired.store(true, std::memory_order_relaxed);
 }
 
-// A memory error in this place. False: what was bad could not be replaced.
+// Handles a memory error in this place. False: the bad memory could not be replaced.
 bool take_bad_memory(Place& place, uintptr_t address, size_t bytes, uintptr_t fault, unsigned bits, bool is_touched) {
   bits = std::clamp(bits, kPageBitsMin, kPageBitsMax);
   while ((size_t(1) << bits) < place.alignment.load(std::memory_order_relaxed) && bits < kPageBitsMax) ++bits;
   const size_t size = size_t(1) << bits;
-  // A page that reaches beyond the mapping is one that the mapping has a part of.
+  // A page may reach beyond the mapping: then the mapping has a part of it.
   const uintptr_t start = std::max(address, fault / size * size);
   const uintptr_t end = std::min(address + bytes, fault / size * size + size);
   if (is_touched && !replace(start, end - start)) return false;
@@ -77,7 +77,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
     place.fired.store(true, std::memory_order_relaxed);
     return;
   }
-  if (is_early) return;  // of memory that is not a pool's; whoever touches it will know
+  if (is_early) return;  // memory of no pool; the process that touches it gets its own signal
   // Not ours: the instruction is repeated and meets the default action.
   ::signal(SIGBUS, SIG_DFL);
 }
@@ -90,7 +90,7 @@ bool FaultGuard::install() {
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO;
     sigemptyset(&action.sa_mask);
-    // Before it is touched, so that a pool is fenced before anybody reads zeros. A wish: kernels without it tell later.
+    // An early notice, so that a pool is fenced before any thread reads zeros. A wish: kernels without it tell later.
     ::prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0);
     return ::sigaction(SIGBUS, &action, nullptr) == 0;
   }();
@@ -108,7 +108,7 @@ bool FaultGuard::begin(std::byte* address, size_t bytes, size_t alignment) {
     for (auto& bad : place.bad) bad.store(0, std::memory_order_relaxed);
     place.bad_count.store(0, std::memory_order_relaxed);
     place.alignment.store(alignment, std::memory_order_relaxed);
-    place.bytes.store(bytes, std::memory_order_release);  // who sees it sees that the place was given up before
+    place.bytes.store(bytes, std::memory_order_release);  // a reader of it also sees that the place was given up before
     place.address.store(reinterpret_cast<uintptr_t>(address), std::memory_order_release);
     place_ = i;
     return true;

@@ -1,9 +1,9 @@
 // Survives SIGBUS in a mapping, and reports it.
 //
-// A memory error (BUS_MCEERR_AR: an access met memory that the machine can no longer read) takes away the pages around
-// it and nothing else: the handler puts zeroed private memory in their place, so that the access goes on with zeros,
-// and notes them. An early notice (BUS_MCEERR_AO: no access has met it yet) is noted. Any other SIGBUS means that the
-// mapping has lost its memory, as when a file was truncated: the whole of it is replaced, and a flag raised.
+// A memory error (BUS_MCEERR_AR: an access met memory that the machine can no longer read) takes away the pages around it and
+// nothing else. The handler puts zeroed private memory in their place, so that the access goes on with zeros, and notes them.
+// An early notice (BUS_MCEERR_AO: no access has met it yet) is noted. Any other SIGBUS means that the mapping has lost its
+// memory, as when a file was truncated: the whole of it is replaced, and a flag raised.
 //
 // Thread safety: a guard belongs to one thread at a time. The handler runs on the faulting thread, only reads the table
 // of guarded ranges, and writes the notes of one range. A fault outside every guarded range is not ours: the default

@@ -25,14 +25,14 @@
 namespace maru::daemon {
 namespace {
 
-// A page that a client touches later and that the file system then has no room for would end the client. What nobody can
-// promise is that others leave the room alone; what is there now is checked. A file system without a limit says 0.
+// A page that a client touches later, when the file system has no room for it, would end the client. marud cannot promise that
+// others leave the room alone; it checks the present room. A file system without a limit says 0.
 Result<void> check_room(int fd, const struct stat& status, const std::string& path) {
   struct statvfs room = {};
   if (::fstatvfs(fd, &room) != 0) return failure(errno, "inspect the file system of " + in_quotes(path));
   if (room.f_blocks == 0) return {};
   const uint64_t block = room.f_frsize != 0 ? room.f_frsize : room.f_bsize;
-  // Root may use what is reserved for it.
+  // Root may use the room that is reserved for it.
   const uint64_t free_bytes = uint64_t(::geteuid() == 0 ? room.f_bfree : room.f_bavail) * block;
   const uint64_t has = uint64_t(status.st_blocks) * 512, size = uint64_t(status.st_size);
   const uint64_t lacking = size > has ? size - has : 0;
@@ -42,7 +42,7 @@ Result<void> check_room(int fd, const struct stat& status, const std::string& pa
                              "; make the pool smaller, or make room (a tmpfs grows with mount -o remount,size=)");
 }
 
-// Whose file it is, and who may write it.
+// Checks the owner of the file, and its writers.
 Result<void> check_usable(const struct stat& status, const std::string& path, FileDevice::Part part) {
   if (!S_ISREG(status.st_mode))
     return failure(EINVAL, "use " + in_quotes(path) +
@@ -94,9 +94,9 @@ bool is_empty(int fd) {
   return ::fstat(fd, &status) == 0 && status.st_size == 0;
 }
 
-// Of a file that several hosts share: the whole file if nobody is there, else the byte of this machine. Somebody who has the
-// whole file is about to format or to attach, which takes a moment; so does whoever has created it, which is the caller
-// (`is_new`) or somebody who has not locked it yet. While it is empty its creator alone keeps a lock, and of the whole.
+// For a file that several hosts share: locks the whole file if no other marud has a lock, else the byte of this machine. A
+// marud that has the whole file is about to format or to attach, which takes a moment. So is the creator of the file, which is
+// the caller (`is_new`) or a marud that has not locked it yet. While it is empty its creator alone keeps a lock, on the whole.
 Result<bool> lock_for_machine(int fd, const std::string& path, uint32_t machine, bool is_new) {
   constexpr int kTries = 100;
   for (int tries = 0;; ++tries) {
@@ -156,8 +156,8 @@ Result<FileDevice::Content> look_at_content(int fd, const std::string& path, uin
   return FileDevice::Content::kBlank;
 }
 
-// The first byte that is not zero; nothing when there is none. Reads what was ever written, and leaves holes alone. hugetlbfs
-// calls all of a file written; read as well, not mapped, it gives no memory to its holes.
+// The first byte that is not zero; nothing when there is none. Reads the written parts, and leaves holes alone. hugetlbfs calls
+// all of a file written; reading it, without a mapping, gives no memory to its holes.
 Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
   std::vector<char> piece(1u << 20);
   const std::vector<char> zeros(piece.size());
@@ -177,7 +177,7 @@ Result<std::optional<uint64_t>> find_bytes(int fd, const std::string& path) {
   }
 }
 
-// Of a file that begins with zeros: what lies behind them would be lost.
+// For a file that begins with zeros: the bytes behind them would be lost.
 Result<void> expect_blank(int fd, const std::string& path, const DeviceLabel& label) {
   const std::string use = "use " + in_quotes(path) + " as a pool: found ";
   const std::string expected = ", expected a pool or nothing but zeros; remove it, or name another file";
@@ -292,7 +292,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
     if (!locked) return tl::unexpected(locked.error());
     is_alone = *locked;
   }
-  // Whoever created it meanwhile gave it its size under the lock; or removed it again, since it became no pool.
+  // Another marud that created it meanwhile gave it its size under the lock; or removed it again, since it became no pool.
   if (::fstat(fd, &status) != 0) return failure(errno, "inspect " + in_quotes(path));
   if (status.st_nlink == 0)
     return failure(ESTALE, "use " + in_quotes(path) +
@@ -306,7 +306,7 @@ Result<std::unique_ptr<FileDevice>> FileDevice::open(const std::string& path, ui
   const uint64_t os_page = uint64_t(::sysconf(_SC_PAGESIZE));
   const uint64_t alignment = huge ? uint64_t(file_system.f_bsize) : os_page;
   const uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  // An empty one as well: who created it died before it had a size, or somebody made a place for it.
+  // An empty file as well: its creator died before it had a size, or an administrator made a place for it.
   if (is_new || (status.st_size == 0 && is_alone)) {
     if (rounded == 0)
       return failure(EINVAL, "give " + in_quotes(path) + " a size: found it empty, expected a pool, or bytes =");

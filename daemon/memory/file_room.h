@@ -23,8 +23,8 @@ uint64_t lacking_room(int fd);
 struct FileRange {
   uint64_t offset = 0, bytes = 0;
 };
-// Those of these bytes that may have no room. A file system that reports reserved and unwritten room as a hole gets the same
-// answer for both.
+// The ranges of these bytes that may have no room. A file system that reports reserved and unwritten room as a hole gets the
+// same answer for both.
 Result<std::vector<FileRange>> bare_ranges(int fd, uint64_t offset, uint64_t bytes);
 
 // Takes room for these bytes, which begin and end with an OS page, and changes none of them. Blocks; any thread.

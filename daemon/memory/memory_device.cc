@@ -28,8 +28,8 @@ constexpr unsigned kMemfdHuge2Mib = 21u << 26;
 
 uint64_t round_up(uint64_t bytes, uint64_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
-// Mapping a hugetlb file reserves its pages, and the reservation stays with the file: this is where the machine says
-// whether it has them, instead of a SIGBUS in some client later.
+// Mapping a hugetlb file reserves its pages, and the reservation stays with the file. So the machine says here whether it has
+// them, instead of a SIGBUS in some client later.
 bool reserve_huge_pages(int fd, uint64_t bytes) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return false;
@@ -93,7 +93,7 @@ Result<void> place(int fd, uint64_t bytes, const NumaPlacement& placement, const
   return {};
 }
 
-// Where each node shall have its turns, the kernel takes a page of another node for one that this node does not have.
+// With turns of the nodes, the kernel takes a page of another node in place of a page that a node does not have.
 bool are_in_turns(const Mapping& mapping, const NumaPlacement& placement) {
   const uint64_t count = mapping.size() / kHugePageBytes;
   std::vector<void*> pages(count);
@@ -127,7 +127,7 @@ Result<void> take_placed(int fd, uint64_t bytes, const NumaPlacement& placement,
                      "take huge pages on " + placement.text() +
                          ": found a kernel that cannot take them ahead (MADV_POPULATE_WRITE), expected Linux 5.14 "
                          "or newer; say huge_pages = \"never\", or leave the nodes out");
-    // EFAULT stands for the SIGBUS of who would touch a page that is not to be had.
+    // EFAULT stands for the SIGBUS of a process that would touch a missing page.
     if (found != 0)
       return failure(found == EFAULT ? ENOMEM : found,
                      "take " + size_text(bytes) + " in huge pages on " + placement.text());
@@ -180,7 +180,7 @@ Result<DeviceIdentity> identify(int fd, const std::string& name) {
   return DeviceIdentity{status.st_dev, status.st_ino, uint32_t(seals), uint64_t(status.st_size)};
 }
 
-// Who maps it writable is decided by the descriptor that marud gave: nobody but its owner may open it anew for writing.
+// The descriptor that marud gives decides whether a process maps it writable: only its owner may open it anew for writing.
 Result<FileDescriptor> make_memory(const std::string& label, uint64_t bytes, bool huge) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | kMemfdHuge2Mib : 0);
   FileDescriptor fd(::memfd_create(label.c_str(), flags));
@@ -189,7 +189,7 @@ Result<FileDescriptor> make_memory(const std::string& label, uint64_t bytes, boo
   return fd;
 }
 
-// Inode numbers come round again: somebody else's memory may have got the number of ours.
+// Inode numbers come round again: another user's memory may have got the number of ours.
 Result<void> check_owner(const FileDescriptor& fd) {
   struct stat status = {};
   if (::fstat(fd.get(), &status) == 0 && status.st_uid == ::geteuid()) return {};
@@ -247,7 +247,7 @@ Result<void> MemoryDevice::take_huge(const std::string& label, uint64_t bytes, c
   return taken;
 }
 
-// What is known of the memory once its descriptors are there.
+// Reads the identity of the memory once its descriptors are there.
 Result<void> MemoryDevice::identify_both() {
   auto control = identify(control_fd(), name_);
   if (!control) return tl::unexpected(control.error());
@@ -316,7 +316,7 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
     return failure(ESTALE,
                    std::string("accept memory that is not the pool's: found ") +
                        (held.pages.is_open() ? "two descriptors, expected one" : "one descriptor, expected two"));
-  // What a client handed back may be anything: nothing is done with it before it is known to be the pool's.
+  // A client may hand back any file: nothing is done with it before it is known to be the pool's.
   const auto check = [](int fd, const DeviceIdentity& wanted) -> Result<void> {
     auto identity = identify(fd, "the memory that was handed back");
     if (!identity) return tl::unexpected(identity.error());
@@ -349,8 +349,8 @@ Result<std::unique_ptr<Device>> MemoryDevice::adopt(HeldMemory held, const Devic
   if (!expected_pages) {
     device->fd_ = std::move(held.main);
   } else {
-    // A client that only reads hands back what it has; the owner of the memory may open it anew. Only then: the service
-    // manager would take another description of the same file for one more to keep.
+    // A read-only client hands back its own descriptor; the owner of the memory may open it anew. Only then: the service
+    // manager would keep another description of the same file as one more.
     const int pages_mode = ::fcntl(held.pages.get(), F_GETFL);
     if (pages_mode < 0 || (pages_mode & O_ACCMODE) != O_RDWR) {
       auto writable = open_again(held.pages.get(), O_RDWR, "to write");

@@ -1,7 +1,7 @@
-// A pool in ordinary memory: two memfds that no process can shrink or grow, the control region in one and the pages in
-// the other, so that clients which only read get a descriptor with which they cannot write pages. They live as long as
-// any process holds a descriptor of them or maps them, so they outlive marud when clients are attached or a service
-// manager stores the descriptors. A pool that an earlier marud made is in one memfd, and is adopted as it is.
+// A pool in ordinary memory: two memfds that no process can shrink or grow. The control region is in one and the pages in the
+// other, so that read-only clients get a descriptor with which they cannot write pages. They live as long as any process holds
+// a descriptor of them or maps them. So they outlive marud when clients are attached or a service manager stores the
+// descriptors. A pool of an older marud is in one memfd, and is adopted as it is.
 //
 // Ordinary memory has its NUMA policy in the file, and each process that touches a page follows it. Huge pages have
 // none there: the kernel follows the policy of the mapping through which a page is touched first, and clients know
@@ -47,12 +47,12 @@ struct HeldMemory {
 
 class MemoryDevice final : public Device {
  public:
-  // The share of the control region in so many bytes, in whole units: pages of the OS, or huge ones.
+  // The share of the control region in so many bytes, in whole units: pages of the OS, or huge pages.
   using Division = std::function<Result<uint64_t>(uint64_t bytes, uint64_t unit)>;
   // `bytes` is rounded up to a multiple of the OS page, or of the huge page when huge pages are granted. Huge pages on named
-  // nodes are taken at once, by several threads, which blocks for about a tenth of a second per GiB; `progress` is told of it
-  // and may end it. Errors: ENODEV a NUMA node that the machine does not have, ENOMEM fewer huge pages than required, with how
-  // many there are and where, ECANCELED.
+  // nodes are taken at once, by several threads, which blocks for about a tenth of a second per GiB. `progress` hears of it and
+  // may end it. Errors: ENODEV a NUMA node that the machine does not have, ENOMEM fewer huge pages than required, with their
+  // number and place, ECANCELED.
   static Result<std::unique_ptr<MemoryDevice>> create(const std::string& pool, uint64_t bytes, HugePages huge_pages,
                                                       const NumaPlacement& placement, const Division& division,
                                                       const Progress& progress = {});
@@ -66,8 +66,8 @@ class MemoryDevice final : public Device {
   std::string_view kind() const override { return "memory"; }
   const std::optional<DeviceIdentity>& pages_identity() const override { return pages_identity_; }
 
-  bool is_taken() const { return is_taken_; }  // by create(): there is nothing left to be touched first
-  // Of one that was to have huge pages if there are some: why it has none, of a machine that has any at all. Else empty.
+  bool is_taken() const { return is_taken_; }  // by create(): no page is left to be touched first
+  // For a pool with huge pages if possible: why it has none, on a machine that has any at all. Else empty.
   const std::string& without_huge_pages() const { return without_huge_pages_; }
 
  private:

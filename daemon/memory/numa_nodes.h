@@ -6,7 +6,7 @@
 
 namespace maru::daemon {
 
-// Those that this process may use. The files are for tests. A machine that does not say has those that libnuma found.
+// The nodes that this process may use. The files are for tests. If a machine does not tell, libnuma's nodes count.
 std::set<int> nodes_with_memory(const std::string& machine = "/sys/devices/system/node/has_memory",
                                 const std::string& process = "/proc/self/status");
 

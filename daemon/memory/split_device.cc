@@ -14,7 +14,7 @@ namespace {
 
 using format::kDataLabelRoom;
 
-// What one of the two does not grant, the pool does not have.
+// A property that one of the two does not grant, the pool does not have.
 const std::string& map_sync_of(const Device& control, const Device& pages) {
   return control.map_sync() == kMapSyncGranted ? pages.map_sync() : control.map_sync();
 }

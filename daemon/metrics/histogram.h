@@ -9,8 +9,7 @@ namespace maru::daemon::metrics {
 
 class Histogram {
  public:
-  // Upper bounds. Those up to a millisecond are what dashboards of the first design ask for; a request that evicts takes
-  // longer than that.
+  // Upper bounds. The bounds up to a millisecond serve dashboards of the first design; a request that evicts takes longer.
   static constexpr std::array<uint64_t, 9> kBoundsNs = {
       100, 1'000, 10'000, 100'000, 1'000'000, 10'000'000, 100'000'000, 1'000'000'000, 10'000'000'000};
 

@@ -1,5 +1,5 @@
-// The facts at one moment that are worth a graph: numbers alone, taken by the deciding thread and turned into text by
-// another one.
+// The facts at one moment that are worth a graph: numbers alone. The deciding thread takes them, and another thread turns them
+// into text.
 #pragma once
 
 #include "daemon/metrics/histogram.h"
@@ -17,7 +17,7 @@ namespace maru::daemon::metrics {
 inline constexpr size_t kRegionStates = 4;
 inline constexpr size_t kEvictReasons = 5;
 inline constexpr size_t kHostStates = 3;  // live, suspect, dead
-// Tenants that have a line of their own: those that use most. The others are summed up.
+// Tenants that have a line of their own: the largest users of memory. The others are summed up.
 inline constexpr size_t kTenantsShown = 1000;
 
 // The pages of a pool by their content, counted in steps of any size.
@@ -31,7 +31,7 @@ struct PageCensus {
 };
 
 struct TenantUse {
-  std::string name;  // as marudctl shows it; "" for one whose name is not known, and for blocks of none
+  std::string name;  // as marudctl shows it; "" for a tenant without a known name, and for blocks of none
   uint64_t id = 0;
   uint64_t used_bytes = 0, soft_bytes = 0, hard_bytes = 0;
   uint64_t refused = 0;
@@ -74,7 +74,7 @@ struct UserNumbers {
   uint64_t connections = 0, regions = 0, bytes = 0, pins = 0;
 };
 
-// Turns of the event loop, each from the end of one wait to the next one.
+// Turns of the event loop, each from the end of one wait to the next wait.
 struct TurnTimes {
   Histogram lasted;
   Histogram cpu;  // processor time of the thread itself

@@ -6,7 +6,7 @@
 namespace maru::daemon::metrics {
 namespace {
 
-// The shortest text that means this number, whatever the locale.
+// The shortest text that means this number, in any locale.
 std::string number_text(double value) {
   if (std::isnan(value)) return "NaN";
   char text[64];

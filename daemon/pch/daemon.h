@@ -1,5 +1,5 @@
-// What most files of the daemon and its tools include, compiled once for each library where `-Db_pch=true` (as scripts/test has
-// it). Every file includes what it needs all the same: other builds do without this.
+// The headers that most files of the daemon and its tools include, compiled once for each library where `-Db_pch=true` (as
+// scripts/test has it). Every file still includes its own needs: other builds do without this.
 #include <algorithm>
 #include <array>
 #include <cerrno>

@@ -1,5 +1,5 @@
-// Clock, or second chance: blocks stand in the order in which they were stored, and one that was used since then starts anew
-// when it would go. A use writes a bit and moves nothing.
+// Clock, or second chance: blocks stand in the order in which they were stored. A block that was used since then starts anew
+// when its turn to go comes. A use writes a bit and moves nothing.
 //
 // word: tick at which it came into the queue << 1 | used since then.
 #include "daemon/policy/built_in.h"

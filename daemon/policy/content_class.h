@@ -1,5 +1,5 @@
-// How dear a block is to its engine by what it holds, from 1 (first to go) to 5: temporary buffers are gone when the kernel
-// returns, a KV block saves a prefill. Gradients, which live for one backward pass, count like activations.
+// How dear a block is to its engine by its content, from 1 (first to go) to 5. Temporary buffers are gone when the kernel
+// returns; a KV block saves a prefill. Gradients, which live for one backward pass, count like activations.
 #pragma once
 
 #include "maru/maru.h"

@@ -124,7 +124,7 @@ bool EvictionOrder::remove(uint32_t page) {
   const bool warmer_agrees = warmer == 0
                                  ? list->warm == page + 1
                                  : is_linked(warmer, number) && entry(warmer - 1).older.load_relaxed() == page + 1;
-  // A list has ends as long as it has blocks, whatever the links say: others rely on it.
+  // A list has ends as long as it has blocks, even with wrong links: callers rely on it.
   const bool is_alone = colder == 0 && warmer == 0;
   if (!colder_agrees || !warmer_agrees || is_alone != (list->count == 1)) return false;
   if (colder)
@@ -222,9 +222,9 @@ bool EvictionOrder::is_at_an_end(uint32_t page) const { return goes_to_an_end(pa
 
 bool EvictionOrder::insert(uint32_t page) { return contains(page) || insert_at(page, policy_->place(block(page))); }
 
-// Looks at some blocks of this list, chosen at random, and returns the warmest one that goes before `order`; 0: there is none.
-// In a list of n blocks about n / samples_ lie between that block and the place, however few of the shelf's pages are in the
-// list.
+// Looks at some blocks of this list, chosen at random, and returns the warmest of them that goes before `order`; 0: there is
+// none. In a list of n blocks about n / samples_ blocks lie between that block and the place, even if the list has few of the
+// shelf's pages.
 uint32_t EvictionOrder::sample_below(uint32_t number, uint64_t order) {
   const List& list = lists_[number];
   if (list.count <= samples_) return 0;
@@ -403,14 +403,15 @@ void EvictionOrder::Coldest::push(uint32_t page) {
 }
 
 bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
-  // Ends: every turn drops an entry, corrects one, or spends a spare; what was corrected needs it again only if a client
-  // scribbles over the words meanwhile, or if the policy says something else each time. After so many turns their lies are
-  // taken as they are. What spares may cost is there once for all blocks, or a liar would be paid for each of them.
+  // Ends: every turn drops an entry, corrects one, or spends a spare. A corrected entry needs it again only if a client
+  // scribbles over the words meanwhile, or if the policy changes its answer each time. After so many turns wrong words are
+  // taken as they are. All blocks share a single allowance for spares, so that scribbled words cannot spend it once for each
+  // block.
   turns_left_ += heap_.size() + live_.size() + 16;
   for (; !heap_.empty(); turns_left_ -= turns_left_ != 0) {
     const Entry top = heap_.top();
     const auto live = live_.find(top.end);
-    if (live == live_.end() || live->second != top.key) {  // another entry stands for this end
+    if (live == live_.end() || live->second != top.key) {  // this end has another entry
       heap_.pop();
       continue;
     }

@@ -5,15 +5,15 @@
 // queues is short, and so is a search for a place. A choice merges the cold ends of all shelves, so the order does not depend
 // on them.
 //
-// Only marud writes the policy table, but a client can scribble over it: every index is checked before it is used, and a link
-// whose neighbour does not agree makes the queue count as damaged, which the caller answers with rebuild(). If the process
-// dies here: the next marud rebuilds every queue from the words and ticks, never repairs.
+// Only marud writes the policy table, but a client can scribble over it. So every index is checked before it is used. A link
+// whose neighbour does not agree makes the queue count as damaged, and the caller answers with rebuild(). If the process dies
+// here: the next marud rebuilds every queue from the words and ticks, never repairs.
 //
 // A queue belongs to a shelf, a tenant and a queue number of the policy. Invariants: a block stands in one queue at most, of
 // its own shelf; `order` never falls from the cold end to the warm end.
 //
-// Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks and goes a
-// bounded number of steps from the nearest one, even if a client has scribbled over the links.
+// Thread safety: one thread. Every walk counts its steps. A search for a place looks at some hundred sampled blocks. It goes a
+// bounded number of steps from the nearest sample, even if a client has scribbled over the links.
 #pragma once
 
 #include "daemon/base/line_meter.h"
@@ -33,11 +33,11 @@ namespace maru::daemon {
 // Where the order gets its facts from: the pool, or a simulation.
 class BlockFacts {
  public:
-  // Fills what `needs` asks for; word and last_use are filled already.
+  // Fills the fields in `needs`; word and last_use are filled already.
   virtual void read(uint32_t page, uint32_t needs, PolicyBlock& block) const = 0;
   // A small number for the block's tenant; 0 when tenants do not matter.
   virtual uint32_t tenant(uint32_t page) const = 0;
-  // The tenant's class: a lower class goes first, whatever the policy says; kTenantProtected does not go at all.
+  // The tenant's class: a lower class goes first under every policy; kTenantProtected does not go at all.
   virtual uint32_t tenant_class(uint32_t tenant) const = 0;
   virtual PolicyTenant tenant_usage(uint32_t tenant) const = 0;
 
@@ -53,13 +53,13 @@ class EvictionOrder final : private PolicyQueues {
   EvictionOrder(std::span<format::PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts);
 
   // Empties all queues; words count as unknown to this policy unless keep_words says that it wrote them. Not owned.
-  // keep_unknown: shelves that have no queue here are somebody else's, and their entries stay.
+  // keep_unknown: shelves that have no queue here belong to another host, and their entries stay.
   void set_policy(Policy& policy, bool keep_words, bool keep_unknown = false);
   Policy& policy() const { return *policy_; }
-  // Another policy chooses from now on. The queues stay until unlearn() ends those of a shelf. Not owned.
+  // Another policy chooses from now on. The queues of a shelf stay until unlearn() ends them. Not owned.
   void change_policy(Policy& policy) { policy_ = &policy; }
-  void set_pool(const PolicyPool& pool) { pool_ = pool; }  // what the policy is told from now on
-  // Counts there from now on the lines of memory that searches for a place read. It lives as long. Null: nowhere.
+  void set_pool(const PolicyPool& pool) { pool_ = pool; }  // the policy's facts from now on
+  // Counts there from now on the lines of memory that searches for a place read. It must live as long. Null: no count.
   void count_lines(LineMeter* meter) { meter_ = meter; }
 
   // -- a block --------------------------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ class EvictionOrder final : private PolicyQueues {
 
   // A life of the page that was not known before: sets the tick, forgets the old word, tells the policy. Not in a queue yet.
   void learn(uint32_t page, uint32_t generation, uint64_t tick);
-  // A use at this tick, of a known block in or out of a queue: tells the policy. Moves it if it is in a queue and its new place
-  // is the warm end of one; otherwise it is left out of the queues, for insert(). False if a queue was damaged.
+  // A use at this tick, of a known block in or out of a queue: tells the policy. A block in a queue moves if its new place is
+  // the warm end of a queue; otherwise it is left out of the queues, for insert(). False if a queue was damaged.
   bool use(uint32_t page, uint64_t tick);
   // Raises the last use without telling the policy of a use: for a parent whose child left. As use() for the queues.
   bool inherit(uint32_t page, uint64_t tick);
@@ -118,19 +118,19 @@ class EvictionOrder final : private PolicyQueues {
   // Empties them, and puts these known blocks of the shelf in, sorted.
   void rebuild(uint32_t shelf_index, std::span<const uint32_t> pages);
   uint64_t count(uint32_t shelf_index) const { return shelves_[shelf_index].count; }
-  // Choosing met damage: what Coldest gives of this shelf is incomplete until rebuild().
+  // Choosing met damage: the choice of Coldest from this shelf is incomplete until rebuild().
   bool is_damaged(uint32_t shelf_index) const { return shelves_[shelf_index].is_damaged; }
-  // The words of the shelf's entries are another policy's: until learn_anew() this one is told nothing of its blocks, and only
-  // their ticks go on. Its queues end.
+  // The words of the shelf's entries belong to another policy: until learn_anew() this policy is told nothing of its blocks,
+  // and only their ticks go on. Its queues end.
   void unlearn(uint32_t shelf_index);
   bool is_unlearned(uint32_t shelf_index) const { return shelves_[shelf_index].is_unlearned; }
-  // Its words are nobody's, and the policy is told of its blocks again: for learn(), and then rebuild().
+  // Its words are void, and the policy is told of its blocks again: for learn(), and then rebuild().
   void learn_anew(uint32_t shelf_index);
   // From cold to warm, queue by queue, for listings and tests.
   std::vector<uint32_t> listed(uint32_t shelf_index) const;
 
   // -- choosing -------------------------------------------------------------------------------------------------------
-  // What decides between two blocks: the lower goes first.
+  // Decides between two blocks: the lower key goes first.
   struct Key {
     uint32_t tenant_class = 0;
     uint64_t major = 0;  // queue, or rank
@@ -142,8 +142,8 @@ class EvictionOrder final : private PolicyQueues {
   // The key that the block would have with this last use.
   Key key(uint32_t page, uint64_t last_use) const;
 
-  // Merges the cold ends of regions' queues. Blocks may enter and leave queues while it is used: tell it of those that
-  // entered with push(). One entry of the heap for each queue is live; it may be too early, never too late.
+  // Merges the cold ends of regions' queues. Blocks may enter and leave queues while it is used: push() tells it of blocks that
+  // entered. One entry of the heap for each queue is live; it may be too early, never too late.
   class Coldest {
    public:
     // `lines_left` (may be null, lives as long): lines of memory that may be read yet, of which each spared block costs
@@ -158,7 +158,7 @@ class EvictionOrder final : private PolicyQueues {
 
    private:
     static constexpr uint64_t kLinesOfASpare =
-        4;  // its entry, those of its neighbours before and after, the block's own
+        4;  // its entry, its neighbours' entries before and after, the block's own
     // With Ranking::kByPlace only the lowest queue of a tenant on a shelf competes, and `queue` is 0.
     struct End {
       uint32_t shelf;

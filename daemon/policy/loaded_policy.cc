@@ -88,7 +88,7 @@ std::string no_policy_text(const std::string& file_name, const std::string& path
          ", or the name of a file in policy_dir; there is no " + path;
 }
 
-// The shared object, open, and nobody's but root's.
+// Opens the shared object, which must belong to root alone.
 Result<FileDescriptor> open_root_owned(const std::string& folder_path, const std::string& file_name) {
   const FileDescriptor folder(::open(folder_path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat found = {};
@@ -111,8 +111,8 @@ Result<FileDescriptor> open_root_owned(const std::string& folder_path, const std
   return file;
 }
 
-// The loader takes two libraries that it loaded by the same path for the same one, whatever is there now. Descriptors are
-// numbered again and again, so the path is made different by slashes, as good as always.
+// The loader takes two libraries that it loaded by the same path for the same library, even if the file changed. Descriptors
+// are numbered again and again, so extra slashes make the paths differ.
 std::string loader_path(int fd) {
   static std::atomic<unsigned> loads{0};
   constexpr unsigned kSlashesMax = 1000;
@@ -138,7 +138,7 @@ Result<std::unique_ptr<Policy>> load_policy(std::string_view name, const PolicyO
   if (!library) {
     const char* const reason = dlerror();
     std::string why = reason ? reason : "no reason given";
-    // The loader begins with the path that it was given, which says nothing to anybody.
+    // The loader's text begins with its path, which tells an administrator nothing.
     if (const size_t colon = why.find(": "); why.starts_with("/proc/self/fd") && colon != std::string::npos)
       why.erase(0, colon + 2);
     return failure(ELIBACC, "load the policy " + path + " (" + why + "); build it as docs/examples/policy shows");

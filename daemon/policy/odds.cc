@@ -1,17 +1,16 @@
-// Odds: the block goes whose chance of being used again, for the time that it would have to be kept for that, is the worst.
-// Nothing is assumed about the workload: how blocks behave is learnt from what happens to them.
+// Odds: the block goes whose chance of another use, for the time that it would have to wait for it, is the worst.
+// Nothing is assumed about the workload: the policy learns the behaviour of blocks from their uses.
 //
-// Blocks of a class are taken for equal. A class is: how often the block was used again (0, 1, 2, 3, up to 5, 8, 15, and
-// more), and whether it ever was the parent of another block in the pool. The second matters since the last block of a prompt
-// is seldom full: the next prompt of the same conversation has another block in its place, and nobody ever asks for it again.
-// Within a class the one that was not used for the longest time goes first; UseRecord tells which class's.
+// Blocks of a class are taken for equal. A class is the number of further uses (0, 1, 2, 3, up to 5, 8, 15, and more), and
+// whether the block ever was the parent of another block in the pool. The second matters since the last block of a prompt is
+// seldom full. The next prompt of the same conversation has another block in its place, and never asks for it again. Within a
+// class the block with the oldest use goes first; UseRecord chooses the class.
 //
-// A client leaves one touch for a whole prefix, at its deepest block. What that says of the blocks above it is told when the
-// deeper one goes: a use of the child was a use of the parent. For blocks that are gone, a table remembers how often they were
-// used and when last, so that a block that comes back is not new, and so that uses are counted which came too late.
+// A client leaves one touch for a whole prefix, at its deepest block. The blocks above hear of such uses when the deeper block
+// goes: a use of the child was a use of the parent. For blocks that are gone, a table remembers how often they were used and
+// when last. So a block that comes back is not new, and uses that came too late are counted.
 //
-// word: when it was last used, counted in blocks stored, << 20 | ever a parent << 16 | uses before it came back << 8 | uses
-// since.
+// word: its last use, counted in blocks stored, << 20 | ever a parent << 16 | uses before it came back << 8 | uses since.
 #include "daemon/policy/built_in.h"
 #include "daemon/policy/use_record.h"
 
@@ -140,7 +139,7 @@ class Odds final : public Policy {
     parent.word = word.bits();
   }
 
-  // What it went through is known now: each use took it from one class to the next.
+  // The block's life is known now: each use took it from one class to the next.
   void evicted(const PolicyBlock& block) override {
     const Word word(block.word);
     constexpr uint32_t kStepsMax = 16;

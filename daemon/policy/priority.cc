@@ -22,7 +22,7 @@ class Priority final : public Policy {
 
  private:
   static constexpr uint32_t kClasses = 8;                   // more than kContentClassMax
-  static constexpr uint32_t kPriorityMax = ~0u / kClasses;  // higher ones count as this
+  static constexpr uint32_t kPriorityMax = ~0u / kClasses;  // higher priorities count as this
   static_assert(kContentClassMax < kClasses);
 };
 

@@ -1,10 +1,10 @@
 // S3-FIFO with a large probation queue.
 //
-// Most blocks are used once and never again, so a new block has to prove itself: it enters the probation queue, and leaves
-// the pool from there unless it was used. Blocks that were used go to the main queue, which is a clock with a small count.
-// Both are first in, first out: a use raises a count and moves nothing. A block that comes back soon after it was evicted from
-// probation had been evicted too early, and enters the main queue at once; so digests of such blocks are remembered, in a
-// table that does not grow (the ghosts).
+// Most blocks are used once and never again, so a new block has to prove itself. It enters the probation queue, and leaves the
+// pool from there unless it was used. Blocks that were used go to the main queue, which is a clock with a small count. Both are
+// first in, first out: a use raises a count and moves nothing. A block that comes back soon after it was evicted from probation
+// had been evicted too early, and enters the main queue at once. So digests of such blocks are remembered, in a table that does
+// not grow (the ghosts).
 //
 // Probation gives first while it holds more than its share of the blocks, main otherwise. Traces of prefixes want half of the
 // pool for probation and one use as proof; the paper's 10 % and two uses lose several points of hit ratio there.
@@ -20,9 +20,8 @@ namespace maru::daemon {
 
 namespace {
 
-// Remembers at least the last `window` digests that were put in, for windows up to half of its slots, but for those that
-// met nine others in a set of eight. A digest is represented by 32 of its bits, so one in about 2^29 is mistaken
-// for another.
+// Remembers at least the last `window` digests that were put in, for windows up to half of its slots, except digests that met
+// nine others in a set of eight. A digest is represented by 32 of its bits, so one in about 2^29 is mistaken for another.
 class GhostTable {
  public:
   static constexpr uint64_t kSlotsMax = 1u << 22;  // 32 MiB
@@ -114,7 +113,7 @@ class S3Fifo final : public Policy {
   }
   uint64_t rank(const PolicyBlock& block, const PolicyTenant&, const PolicyQueues& queues,
                 const PolicyPool& pool) const override {
-    // Measured against what was there when the request began, so that probation's turn, once over, does not come again
+    // Measured against the blocks at the beginning of the request, so that probation's turn, once over, does not come again
     // because main shrinks.
     const uint64_t probation = queues.blocks(kProbation), all = probation + queues.blocks(kMain);
     blocks_ = pool.now == asked_at_ ? std::max(blocks_, all) : all;

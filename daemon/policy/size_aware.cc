@@ -1,15 +1,15 @@
 // Recency, size and priority in one score; the lowest goes first.
 //
-// The idea is old and its usual formula misorders: with an age in seconds and a priority from 1 to 5 in one sum, a KV block
-// that nobody touched for a day stands above an adapter used three seconds ago, and size counts for nothing. Here each term
-// lies between 0 and 1 before it is weighted:
+// The idea is old and its usual formula misorders. With an age in seconds and a priority from 1 to 5 in one sum, size counts
+// for nothing. A KV block without a touch for a day stands above an adapter used three seconds ago. Here each term lies between
+// 0 and 1 before it is weighted:
 //
 //     recency    half_life / (half_life + age): 1 now, 1/2 after half_life_s, never 0
 //     size       log2(pages of the block) / log2(pages of a region); 1 - that with large_first = true
 //     priority   (class of the content, 1 to 5, + the user's priority, 15 at most) / 15
 //
-// The sum is 0.6, 0.2 and 0.2 of them by default, so a difference of recency beats any one of the others. What costs most to
-// store again stays longest, unless large_first says that memory is dearer than work.
+// The sum is 0.6, 0.2 and 0.2 of them by default, so a difference of recency beats any single other term. The block with the
+// highest cost of another store stays longest, unless large_first says that memory is dearer than work.
 //
 // Size and priority are taken in steps, each pair of which has a queue of its own. Blocks of one queue differ in recency only,
 // so the order within never changes while time passes, and the best of the cold ends is the best of all blocks.

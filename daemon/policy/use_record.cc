@@ -5,10 +5,10 @@
 namespace maru::daemon {
 namespace {
 
-// Until a class has been seen often enough, its record is mixed with that of so many blocks that behave like all blocks.
+// Until a class has been seen often enough, its record is mixed with the record of so many average blocks.
 constexpr double kImaginedBlocks = 4;
-// Records fade when so many blocks have come into a class since they were halved the last time, so that what was long ago
-// does not speak for ever.
+// Records fade when so many blocks have come into a class since they were halved the last time, so that old uses do not count
+// for ever.
 constexpr double kArrivalsMax = 1u << 20;
 
 }  // namespace
@@ -36,8 +36,8 @@ void UseRecord::refresh_next() {
   const size_t of_class = next_class_;
   next_class_ = (next_class_ + 1) % kClasses;
 
-  // What a class is taken for that nobody knows yet: the more often a block was used, the likelier it is used again; at any
-  // age with the same chance for each doubling of it.
+  // The assumption about an unknown class: a block with more uses is likelier to be used again. At any age the chance is the
+  // same for each doubling of the age.
   const double uses_before = double(of_class / 2);
   const double imagined = of_class % 2 == 0 ? 0.02 * (uses_before + 1) : 0.5 * (uses_before + 1) / (uses_before + 3);
 
@@ -48,7 +48,7 @@ void UseRecord::refresh_next() {
     uses[i] = uses_[of_class][i] + kImaginedBlocks * imagined / double(kBins);
     waiting[i + 1] = std::max(waiting[i] - uses[i], 0.001);
   }
-  // The worth at an age is that of the best time to give up, from there on.
+  // The worth at an age is the worth with the best time to give up, from there on.
   for (size_t i = 0; i < kBins; ++i) {
     double expected = 0, time = 0, best = 0;
     for (size_t k = i; k + 1 < kBins; ++k) {

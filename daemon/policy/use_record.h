@@ -1,12 +1,12 @@
-// What the policy `odds` has seen so far: how often blocks of a class were used again, and how long after their last use. From
-// this follows what a block is worth: the expected number of uses for each unit of time that it keeps its place.
+// The policy `odds` records here how often blocks of a class were used again, and how long after their last use. From this
+// follows the worth of a block: the expected number of uses for each unit of time that it keeps its place.
 //
-// Time is counted in blocks stored into the pool: what a block must outlast is the demand for its place. Ages fall into bins,
-// four for each doubling, from a 64th of the pool upwards.
+// Time is counted in blocks stored into the pool: a block must outlast the demand for its place. Ages fall into bins, four for
+// each doubling, from a 64th of the pool upwards.
 //
 // Example: of 100 blocks of a class 20 are used again within one turnover of the pool, 10 more within the next three. A new
-// block is worth 20 % / 0.9 turnovers if it is kept for one, or 30 % / 3.2 if for four: the best of these counts. One that has
-// waited a turnover in vain is worth 12.5 % / 2.8 at most. (The numbers leave out that waiting ends with the use.)
+// block is worth 20 % / 0.9 turnovers if it is kept for one, or 30 % / 3.2 if for four: the best of these counts. A block that
+// has waited a turnover in vain is worth 12.5 % / 2.8 at most. (The numbers leave out that waiting ends with the use.)
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class UseRecord {
     ages_total_[of_class] += 1;
   }
 
-  // Works the records of one class, in turn, into what worth() says; bounded work, a few microseconds.
+  // Works the records of one class, in turn, into the answers of worth(); bounded work, a few microseconds.
   void refresh_next();
   // Uses for each block stored elsewhere, at this age, in 2^-40.
   uint64_t worth(size_t of_class, uint64_t age) const { return worth_[of_class][bin(age)]; }

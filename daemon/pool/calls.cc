@@ -1,4 +1,4 @@
-// What the rest of marud calls of a pool, each call for the part that does it. pool.cc has the pool's life.
+// The calls that the rest of marud makes to a pool, each passed to the part that does it. pool.cc has the pool's life.
 #include "daemon/pool/parts.h"
 
 #include <cerrno>
@@ -98,7 +98,7 @@ int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t no
 
 Result<FollowGrant> Pool::follow(uint64_t now_ms) {
   state_->core.now_ms = now_ms;
-  if (!state_->feed.is_there()) state_->eviction.recency.drain(kTouchesPerDrain);  // what was stored before is no news
+  if (!state_->feed.is_there()) state_->eviction.recency.drain(kTouchesPerDrain);  // blocks from before are no news
   return state_->feed.follow();
 }
 

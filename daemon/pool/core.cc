@@ -34,7 +34,7 @@ std::string PoolCore::bad_control_memory() const {
 
 void PoolCore::show_host(bool is_clean) {
   format::HostRecord& record = region.host(host);
-  // For readers that only look; the epoch is what clients compare.
+  // For readers that only look; clients compare the epoch.
   if (shows_boot) {
     record.boot_id_lo.store_relaxed(boot_id[0]);
     record.boot_id_hi.store_relaxed(boot_id[1]);

@@ -67,7 +67,7 @@ struct PoolCore final : shm::RegionTrust {
   }
   // Pages that a head costs to reclaim: in a durable pool the length that its line says is walked (tails_end), for each head.
   uint64_t reclaim_cost(uint32_t page) const { return region.is_durable() ? region.run_pages(page) : 1; }
-  // Whether the content of a page is over, whatever it is. A hint: the time is the client's word.
+  // Whether the content of a page has expired, of any kind. A hint: the time is the client's word.
   bool has_expired(uint32_t page) const {
     const uint64_t expires_ms = region.block(page).expires_ms.load_relaxed();
     return expires_ms != 0 && now_ms >= expires_ms;

@@ -1,6 +1,6 @@
-// How much one step of a pool's work may be: in a turn of the pool, and in a turn of a request, before others have
-// theirs. Every request waits for the step under way, whatever pool it is for. So a step reads some thousand lines,
-// which takes one or two tenths of a millisecond, and the rest waits for the next turns.
+// The size of one step of a pool's work: in a turn of the pool, and in a turn of a request, before others have theirs. Every
+// request waits for the step under way in any pool. So a step reads some thousand lines, which takes one or two tenths of a
+// millisecond, and the rest waits for the next turns.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline constexpr uint64_t kLinesPerTurn = 1u << 12;
 // Touches that a step applies, each of which reads some lines; and that a step reads, which are sorted at once.
 inline constexpr size_t kTouchesPerDrain = 1u << 10;
 inline constexpr size_t kTouchesReadAtOnce = 1u << 11;
-// Touches that are read before those are applied: 64 MiB of them.
+// Touches that are read before they are applied: 64 MiB of them.
 inline constexpr size_t kTouchesKept = 1u << 22;
 // Pages of a step of the sweep, which reads some lines of each; and of a step that counts, which reads a word a line, in order.
 inline constexpr uint32_t kSweepPagesPerTurn = 1u << 10;
@@ -44,8 +44,8 @@ inline constexpr uint64_t kMendedPagesPerTurn = 1u << 11;
 inline constexpr uint64_t kReclaimLinesAtOnce = 1u << 12;
 // At the end of marud, for all lanes together: about a second.
 inline constexpr uint64_t kReclaimPagesAtClose = 1u << 24;
-// Looks at held blocks, in lines of memory that they read: the look of a request that is about to evict; the look in
-// each turn of a pass that some request waits for; and the look of upkeep. A line that no cache has costs some 100 ns.
+// Looks at held blocks, in lines of memory that they read: first the look of a request that is about to evict, and each turn's
+// look of a pass that some request waits for; then the look of upkeep. A line that no cache has costs some 100 ns.
 inline constexpr uint64_t kHeldLinesAtOnce = 1u << 12;
 inline constexpr uint64_t kHeldLinesOfUpkeep = 1u << 12;
 // The same of RETIRED blocks that wait for their pins.
@@ -62,8 +62,8 @@ inline constexpr uint64_t kGrantPagesPerTurn = 1u << 12;
 // Pages among which one turn of a request looks for room for runs, and pages that one turn reads in a search everywhere.
 inline constexpr uint64_t kWindowPagesPerTurn = 1u << 11;
 inline constexpr uint64_t kSearchPagesPerTurn = 1u << 11;
-// Pools up to this size are searched completely before every refusal, larger ones once in a while; in between all rest for
-// longer than the search took.
+// Pools up to this size are searched completely before every refusal, larger pools once in a while. In between, full searches
+// rest for longer than the search took.
 inline constexpr uint64_t kSmallPoolPages = 1u << 16;
 inline constexpr uint64_t kFullSearchPauseMs = 200;
 inline constexpr uint64_t kPagesSearchedPerMs = 1u << 12;

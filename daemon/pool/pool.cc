@@ -65,7 +65,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   removal.poison.set_up();
   findings.resize(core.pages());
   core.show_host(false);
-  // Before anything else changes: a file on a disk must not say that it was left in order when it has a part of what follows.
+  // Before anything else changes: a file on a disk must not say that it was left in order when it has some of the later stores.
   if (auto written = core.write_out_host(); !written) return written;
   core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
   if (core.region.is_shared()) lanes.set_up_own(now);
@@ -129,7 +129,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
                                               : "another host has formatted it meanwhile") +
                               ", expected it blank still; start marud again when that host serves it");
   shm::settle_uuid(state->core.device->control(), identity.uuid);
-  // On a disk, too, claim, label and header come in this order, so that a power loss leaves what a death does.
+  // On a disk, too, claim, label and header come in this order, so that a power loss leaves the same as a death.
   if (auto written = state->core.device->write_out(); !written) return tl::unexpected(written.error());
   if (auto labelled = state->core.device->label_pages(identity.uuid, identity.shared); !labelled)
     return tl::unexpected(labelled.error());
@@ -139,7 +139,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   problem =
       shm::ControlRegion::format(state->core.device->control(), parameters, identity, is_zero, &state->core.region);
   if (state->core.device->is_lost()) return failure(EIO, "format pool \"" + config.name + "\": its memory went away");
-  // The claim may have gone with it, as if somebody else had written there.
+  // The claim may have gone with it, as if another process had written there.
   if (const auto bad = state->core.device->bad_control_memory(); problem && !bad.empty())
     return failure(EHWPOISON, "format pool \"" + config.name + "\": found bad memory at byte " +
                                   std::to_string(bad.front().offset) + " of " + state->core.device->name() +
@@ -147,7 +147,7 @@ Result<std::unique_ptr<Pool>> Pool::format(const PoolConfig& config, std::unique
   if (problem) return failure(EINVAL, "format pool \"" + config.name + "\": " + problem);
   shm::flush(state->core.region, state->core.device->control().data(), layout.control_bytes);
   if (auto begun = state->begin(now_ms); !begun) return tl::unexpected(begun.error());
-  for (RegionEntry& entry : state->regions) entry.is_foreign = false;  // nobody else knows the pool yet
+  for (RegionEntry& entry : state->regions) entry.is_foreign = false;  // no other marud knows the pool yet
   if (state->core.region.is_shared()) state->core.device->share();
   state->core.device->keep();
   return std::unique_ptr<Pool>(new Pool(std::move(state)));
@@ -185,7 +185,7 @@ Result<std::unique_ptr<Pool>> Pool::adopt(const PoolConfig& config, std::unique_
                         "profile = \"local\", or format it anew)"
                       : "found a pool that several hosts share, expected profile = \"shared\" in the configuration: "
                         "another host may be using it");
-  // Who wrote the magic number may have died before this; a host that is lost now would take the whole pool with it.
+  // The writer of the magic number may have died before this; a host that is lost now would take the whole pool with it.
   shm::flush(state->core.region, state->core.device->control().data(), sizeof(header));
   if (auto written = state->core.device->write_out_control(state->core.device->control().data(), sizeof(header));
       !written)
@@ -221,18 +221,18 @@ Result<void> Pool::close() {
     log_warning("pool \"{}\" is not left in order: {}", config().name, lost_because());
     return {};
   }
-  // Nobody waits for the end of a check at rest any more, and who ended during it is gone.
+  // No asker waits for the end of a check at rest any more, and clients that ended during it are gone.
   state_->inspect.audits.drop_at_rest();
   for (const uint32_t lane : state_->hosts.ended.take()) state_->hosts.ended.end(lane);
   state_->reclaiming.reclaim.finish_lanes(kReclaimPagesAtClose);
   state_->eviction.queues.reorder_now();  // half of that is an order that an audit takes for damaged
   if (state_->eviction.recency.has_backlog())
-    state_->eviction.recency.drain_all();  // the last ones of clients that have ended
-  // Who is still attached goes on storing, and a loss of power may then cut that off as if marud had been at work.
+    state_->eviction.recency.drain_all();  // the last touches of clients that have ended
+  // Attached clients go on storing, and a loss of power may then cut their stores off as if marud had been at work.
   const bool is_clean = is_shared || state_->lanes.in_use.is_empty();
-  // First everything else: a file may be left with any part of what was written to it last. Where somebody waited for the disk
-  // already (HostedPool::is_written_out), that was before the last turns and the lines above, so once more; it is little now.
-  // And a third time, of the host record alone, since nothing says in which order one call writes.
+  // First everything else: a file may be left with any part of its last writes. HostedPool::is_written_out may have waited for
+  // the disk already, but before the last turns and the lines above: so this writes once more; it is little now. The third
+  // write has the host record alone, since a single write has no order within.
   auto written = is_clean && !is_shared ? state_->core.device->write_out() : Result<void>();
   state_->core.show_host(is_clean && written);
   if (is_shared) state_->leave_slot();
@@ -267,7 +267,8 @@ Result<LaneGrant> Pool::State::attach(const ClientIdentity& who, uint32_t previo
       if (ret_control) *ret_control = std::move(*control);
       return *grant;
     }
-    // All in use; perhaps one is only waiting to be taken back. The one that turns are at, and no more of it than one does.
+    // All are in use, but a lane may be waiting to be taken back. This takes the lane at which turns are, and one turn's work
+    // of it.
     uint32_t coming = lanes.first + 1;
     while (coming < lanes.end && lanes.records[coming].phase != LaneRecord::Phase::kReclaiming) ++coming;
     if (coming == lanes.end) break;
@@ -330,7 +331,7 @@ void Pool::State::leave_slot() {
   if (eviction.retired.size() != 0 || hosts.reclaims.is_busy()) return;
   for (uint32_t i : regions.own_regions())
     if (regions[i].state != RegionState::kUnused) memory.grants.settle_region(i);
-  shm::clear_lane(core.region, lanes.first);  // its totals are of this host, and the slot may be another one's next
+  shm::clear_lane(core.region, lanes.first);  // its totals belong to this host, and another host may have the slot next
   lanes.show_lane(lanes.first, format::LaneState::kFree);
   shm::set_lane_bit(core.region, lanes.first, false);
   hosts.slot.give_up();

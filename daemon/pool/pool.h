@@ -1,6 +1,6 @@
-// A pool: one device, its control region, and all of marud's decisions about it. Used by the deciding thread alone; no
-// method blocks and each does bounded work. A word that a client wrote into shared memory is copied once, checked and
-// only then used; marud's own truth (regions, lanes) is private here and merely shown in the region.
+// A pool: one device, its control region, and all of marud's decisions about it. Used by the deciding thread alone; no method
+// blocks and each does bounded work. A word that a client wrote into shared memory is copied once, checked and only then used.
+// marud's own truth (regions, lanes) is private here and merely shown in the region.
 #pragma once
 
 #include "daemon/policy/policies.h"
@@ -41,7 +41,7 @@ struct SharingConfig {
   uint32_t hosts = 0;        // slots of a new pool; 0: the default
   uint32_t suspect_after_ms = 5000;
   std::vector<std::string> fencing_command;  // absolute path and arguments; empty: none
-  std::vector<std::string> fencing_names;    // the only ones that it is given
+  std::vector<std::string> fencing_names;    // the only names that it gets
   uint32_t fencing_timeout_ms = 30'000;
   std::string boot_id;     // empty: the kernel's
   std::string machine_id;  // empty: the content of /etc/machine-id
@@ -62,8 +62,8 @@ struct PoolConfig {
   TenantSettings tenants;      // as configured
   std::string policy = "lru";  // of eviction: daemon/policy/policies.h
   PolicyOptions policy_options;
-  std::string policy_dir;  // where other policies than the built-in ones are loaded from
-  // Background eviction starts when this share of the page bytes is in use, and stops at the lower one. 0: no background
+  std::string policy_dir;  // folder of the policies that are not built in
+  // Background eviction starts when this share of the page bytes is in use, and stops at the lower share. 0: no background
   // eviction, as for 1.
   double high_watermark = 0;
   double low_watermark = 0;
@@ -84,11 +84,11 @@ struct TakenRegion {
   uint32_t lane = 0;  // that rented it
   uint32_t region = 0;
   uint32_t generation = 0;  // of its word when it was taken
-  uint64_t evicted = 0;     // blocks of it that went for that
-  uint64_t left = 0;        // and that stayed
+  uint64_t evicted = 0;     // its blocks that went for the takeover
+  uint64_t left = 0;        // its blocks that stayed
 };
 
-// When the first turn that looked for blocks to evict began, and the last one ended; equal: there was none.
+// The begin of the first turn that looked for blocks to evict, and the end of the last such turn; equal: there was none.
 struct Choosing {
   std::chrono::steady_clock::time_point from{}, to{};
 
@@ -113,13 +113,13 @@ struct RentLimits {
   bool own_regions_only = false;  // no pages of regions that others rent, or no lane: they would count for no user
 };
 
-// The holdings of the clients of one user.
+// The holdings of one user's clients.
 struct UserUse {
   uint64_t regions = 0;        // rented
   uint64_t bytes = 0;          // of these regions
   uint64_t found_regions = 0;  // of them, regions whose words said so when this marud took the pool over
   uint64_t found_bytes = 0;
-  uint64_t pins = 0;  // when marud looked last
+  uint64_t pins = 0;  // at marud's last look
 };
 
 struct DeleteTreeResult {
@@ -151,22 +151,23 @@ class Pool {
  public:
   // How much of so many bytes is for the control region of a new pool in two pieces: shm::divide_pool().
   static Result<uint64_t> control_room(const PoolConfig& config, uint64_t bytes, uint64_t unit, uint64_t label_bytes);
-  // Formats the device (everything in it is lost) and starts the pool's first epoch. `uuid`: the pool's, unless a
-  // formatting of this device that was cut off has left one there; `secret`: the key of its digests, which decides
-  // where in the registry a key lies. Zeros: random ones.
+  // Formats the device (everything in it is lost) and starts the pool's first epoch. `uuid`: the pool's, unless a cut-off
+  // formatting of this device has left a uuid there; `secret`: the key of its digests, which decides where in the registry a
+  // key lies. Zeros: random values.
   static Result<std::unique_ptr<Pool>> format(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                               const std::array<uint8_t, 16>& uuid = {},
                                               const std::array<uint64_t, 16>& secret = {});
-  // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes (each counts as alive
-  // until client_died says otherwise), rebuilds the queues of the eviction order. `is_doubtful`: verify() follows; until it has
-  // succeeded the pool keeps saying that it is of another boot, so that a marud that is cut off leaves it as doubtful.
+  // Takes over a formatted device: checks the header, audits, raises the epoch, adopts the live lanes, rebuilds the queues of
+  // the eviction order. Each adopted lane counts as alive until client_died says otherwise. `is_doubtful`: verify() follows.
+  // Until it has succeeded the pool keeps saying that it comes from another boot, so that a marud that is cut off leaves it as
+  // doubtful.
   static Result<std::unique_ptr<Pool>> adopt(const PoolConfig& config, std::unique_ptr<Device> device, uint64_t now_ms,
                                              bool is_doubtful = false);
   ~Pool();
 
-  // After a loss of power, before the pool serves: processes of another boot are dead, and each block is dropped whose bytes do
-  // not match its checksum, or whose ancestors were dropped. Reads every byte. Errors: EBADMSG the bookkeeping itself is
-  // damaged, so nothing in the pool can be believed; ECANCELED; EIO.
+  // After a loss of power, before the pool serves: processes of another boot are dead. Drops each block whose bytes do not
+  // match its checksum, or whose ancestors were dropped. Reads every byte. Errors: EBADMSG the bookkeeping itself is damaged,
+  // so nothing in the pool can be believed; ECANCELED; EIO.
   struct Verified {
     uint64_t blocks = 0, bytes = 0, dropped = 0;
   };
@@ -182,14 +183,15 @@ class Pool {
   const std::string& lost_because() const;
 
   // Gives a lane to a process. With previous_lane != 0 the same process (pid, start time) gets that lane back. Errors: EUSERS
-  // every lane is in use; EAGAIN so it is, and turns take one back: once is_lane_coming() says no; EMFILE, ENFILE.
-  // The client of a new lane gets *ret_control as its descriptor of the control region, if that is open: its lock tells when no
-  // process maps the lane any more (lane_locks.h). Without a place for it, or when it is closed, the lane has no lock.
+  // every lane is in use; EAGAIN likewise, and turns take a lane back: retry once is_lane_coming() says no; EMFILE, ENFILE. The
+  // client of a new lane gets *ret_control as its descriptor of the control region, if that is open. The descriptor's lock
+  // tells when no process maps the lane any more (lane_locks.h). Without a place for it, or when it is closed, the lane has no
+  // lock.
   Result<LaneGrant> attach(const ClientIdentity& who, uint32_t previous_lane, uint32_t previous_generation,
                            uint64_t now_ms, FileDescriptor* ret_control = nullptr);
   bool is_lane_coming() const;
-  // While it is checked at rest turns do nothing else, ended lanes wait, and the caller keeps requests that change
-  // something: attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
+  // During a check at rest turns do nothing else, ended lanes wait, and the caller keeps requests that change the pool:
+  // attach(), rent(), delete_tree(), grant_credit(), report_bad_page(), set_policy().
   bool is_quiesced() const;
   // Whether turns still take back, or have yet to, the holdings of a client or a host that is gone.
   bool is_reclaiming() const;
@@ -202,7 +204,7 @@ class Pool {
   void detach(uint32_t lane);
   // Proof that the process is gone (pidfd, or pid and start time): reclaim; work that does not fit goes on in turn().
   void client_died(uint32_t lane);
-  // The same of a pool that was fenced, whose memory is not touched any more.
+  // The same for a pool that was fenced, whose memory is not touched any more.
   void give_up_lane(uint32_t lane);
   // It was fenced and has no turns any more: a check at rest ends without an answer, and the lanes that ended during it are
   // given up.
@@ -212,11 +214,11 @@ class Pool {
     uint32_t lane;
     ClientIdentity who;
     bool same_boot;     // false: the process cannot be alive on this host
-    bool is_elsewhere;  // who.pid is of another pid namespace, or of one that is not known
+    bool is_elsewhere;  // who.pid belongs to another pid namespace, or to an unknown one
     uint64_t pid_namespace;
   };
   std::vector<AdoptedLane> adopted_lanes() const;
-  // Every lane of a process, watched or not; none whose process ended while the pool is checked at rest.
+  // Every lane of a process, watched or not; without lanes whose process ended while the pool is checked at rest.
   std::vector<AdoptedLane> live_lanes() const;
   // The process of an adopted lane lives, and marud watches for its end. `user`: of the process, by the kernel's word.
   void lane_is_watched(uint32_t lane, std::optional<uid_t> user);
@@ -229,17 +231,16 @@ class Pool {
   // words that marud finds: so neither is a reason for anything in another pool.
   void add_uses(std::map<uid_t, UserUse>& uses) const;
 
-  // Refused with EDQUOT when the limits alone are the reason that there is no memory. `request_id`: by which the client
-  // knows the memory that was taken for it, should the answer be lost. With a place for a ticket, 0: blocks can be
-  // chosen only after some turns, or choosing them takes several, as long as it is not 0 afterwards; there is no result
-  // yet, and the same request with that ticket is for when may_rent() says so. Without a place it is done when this
-  // returns. `came`: when the request did, if that was before this call.
+  // Refused with EDQUOT when the limits alone are the reason that there is no memory. `request_id`: the client's number for the
+  // memory that was taken for the request, should the answer be lost. *ret_ticket is 0 at first. It is not 0 afterwards when
+  // blocks can be chosen only after some turns, or choosing them takes several. Then there is no result yet: the caller repeats
+  // the request with that ticket when may_rent() says so. Without a place for a ticket the request is done when this returns.
+  // `came`: the arrival of the request, if that was before this call.
   RentResult rent(uint32_t lane, const wire::RentRequest& request, uint64_t now_ms, const RentLimits& limits = {},
                   uint32_t request_id = 0, uint64_t* ret_ticket = nullptr,
                   std::optional<std::chrono::steady_clock::time_point> came = std::nullopt);
   bool may_rent(uint64_t ticket) const;
-  // A request of this lane that waited goes on no more: returns the keys that were evicted for it, which no reply has
-  // named.
+  // A waiting request of this lane ends: returns the keys that were evicted for it, which no reply has named.
   RentResult give_up_rent(uint32_t lane);
   // A tree that is small, in a small pool, is gone when this returns. Otherwise *ret_ticket is not 0 and turns go on with it:
   // its result is among take_deleted_trees() under this number. One at a time for each lane (EAGAIN).
@@ -265,18 +266,18 @@ class Pool {
   nlohmann::json late_policy(uint64_t* ret_ticket);
 
   // One more follower: docs/events.md. The caller says when its connection is over, with the incarnation that the reply names.
-  // Errors: those of Feed::make; EFBIG; EMFILE.
+  // Errors: of Feed::make; EFBIG; EMFILE.
   Result<FollowGrant> follow(uint64_t now_ms);
   void unfollow(uint64_t incarnation);
   // How soon the next turn is wanted; nothing while no program follows.
   std::optional<uint64_t> feed_turn_ms() const;
 
   // Bounded background work: drain touch rings, sweep, free RETIRED pages whose pins are gone, reclaim. Returns true when
-  // there is more to do right away.
+  // more work can be done right away.
   bool turn(uint64_t now_ms);
   // The most lines of memory that one turn and the requests before it have read since marud was started.
   uint64_t turn_lines_max() const;
-  // Pins that have become overdue since the last call. Each pin is named once, however long it lasts.
+  // Pins that have become overdue since the last call. Each pin is named once, even if it lasts long.
   OverduePins take_overdue_pins();
   // Draining, memory/drain.cc: no memory is rented any more and all unpinned blocks go, a bounded step a turn. Off:
   // clients may rent again.
@@ -309,8 +310,8 @@ class Pool {
   nlohmann::json lane_json(uint32_t lane, uint64_t now_ms) const;
   // The same from a census that is complete.
   nlohmann::json status_json(const metrics::PageCensus& census) const;
-  // Of a shared pool: the lanes, from this one on, that clients of other hosts have, with their host. The pool alone says all
-  // this, and any process that may write to the pool may have written it. [] where the pool is of one host.
+  // In a shared pool: the lanes, from this lane on, that clients of other hosts have, with their host. Only the pool says so,
+  // and any process that may write to the pool may have written it. [] where the pool has one host.
   nlohmann::json lanes_elsewhere(uint32_t from) const;
   bool is_shared() const;
   // Of the last audit, at start or since: violations of rules that hold always, whether clients are at work or not.

@@ -6,7 +6,7 @@ namespace maru::daemon {
 
 void RegionTable::set_up() {
   entries_.assign(core_.region.regions(), {});
-  // Whose regions are whose is not known yet, and the queues of another host's are not to be touched.
+  // The owners of the regions are not known yet, and the queues of another host's regions are not to be touched.
   for (RegionEntry& entry : entries_) entry.is_foreign = core_.region.is_shared();
 }
 

@@ -1,8 +1,8 @@
-// A pool's turn: one short step of what there is to do, while requests of every pool wait. The works have their steps one after
-// the other, and share the lines that a turn may read (limits.h). When these are used up the turn ends, and the next one
-// goes on with the next work. So each work has its step after one step of every other work, however much there is of those.
+// A pool's turn: one short step of its work, while requests of every pool wait. The works have their steps one after the other,
+// and share the lines that a turn may read (limits.h). When these are used up the turn ends, and the next turn goes on with the
+// next work. So each work has its step after one step of every other work, even if those have much to do.
 //
-// Requests are served between two turns. So what a work keeps from one turn to the next is a hint, which it checks again.
+// Requests are served between two turns. So a work's state between turns is a hint, which it checks again.
 #include "daemon/pool/parts.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ enum Work : uint32_t {
   kWorkCount
 };
 
-// As much of what is left as one step does.
+// Takes as much of the rest as one step does.
 uint64_t take_of(uint64_t& left, uint64_t most) {
   const uint64_t taken = std::min(left, most);
   left -= taken;
@@ -74,7 +74,7 @@ bool Pool::State::do_work(uint32_t which, const LineBudget& budget) {
   return false;
 }
 
-// What comes back after a pause, part by part, so much of each. Returns true when some of it is left.
+// Work that comes back after a pause, part by part, so much of each. Returns true when some of it is left.
 bool Pool::State::step_upkeep(const LineBudget& budget) {
   Upkeep& upkeep = turns.upkeep;
   // The clock may also be set back.
@@ -131,7 +131,7 @@ bool Pool::State::turn() {
   const LineBudget budget(core.meter, kLinesPerTurn);
   bool has_more = false;
   for (uint32_t i = 0; i < kWorkCount; ++i) {
-    if (i != 0 && budget.is_spent()) return true;  // one work at least, whatever was read before it
+    if (i != 0 && budget.is_spent()) return true;  // at least one work, even if lines were read before it
     has_more |= do_work(turns.work_next, budget);
     turns.work_next = (turns.work_next + 1) % kWorkCount;
   }
@@ -139,7 +139,7 @@ bool Pool::State::turn() {
   return has_more;
 }
 
-// What requests have read since the last turn counts for this one.
+// Lines that requests have read since the last turn count for this turn.
 void Pool::State::end_turn() {
   inspect.late.collect();
   core.totals.turn_lines_max = std::max(core.totals.turn_lines_max, core.meter.read() - turns.lines_before);

@@ -14,7 +14,7 @@ constexpr uint64_t kWatchPauseMs = 1000;
 // The same where that takes a look at all processes of the machine, rarer and rarer: such a lane may last.
 constexpr uint64_t kElsewherePauseMs = 5000, kElsewherePauseMaxMs = 320'000;
 
-// Why a process whose pid is of another pid namespace cannot be watched: ESRCH no process there started when it did.
+// Why a process of another pid namespace cannot be watched: ESRCH no process there has its start time.
 Error why_elsewhere(const ClientIdentity& who, const Result<std::vector<uint64_t>>& times) {
   if (!times) return times.error();
   const bool is_there = std::any_of(times->begin(), times->end(),
@@ -40,8 +40,8 @@ Result<FileDescriptor> find_process(const Pool::AdoptedLane& lane, LaneLock lock
 
 }  // namespace
 
-// After a restart a lane counts as alive until its process is proven dead. Returns when to look again for those that are not
-// watched yet.
+// After a restart a lane counts as alive until its process is proven dead. Returns when to look again for processes that are
+// not watched yet.
 std::optional<uint64_t> Server::watch_adopted(uint32_t index) {
   std::optional<uint64_t> again_ms;
   std::optional<Result<std::vector<uint64_t>>> times;

@@ -19,8 +19,8 @@ constexpr uint64_t kShortageMs = 5000;
 constexpr size_t kTurnedAwayMax = 16;
 // Connections accepted in one turn: one while there are few, twice as many as in the turn before while there are more.
 constexpr size_t kAcceptsMax = 64;
-// Connections of one user that are accepted and not looked at yet, as many as there can be connections; one more is
-// closed without a word. While more than twice as many wait of all users, new ones wait in the kernel's queue.
+// Connections of one user that are accepted and not looked at yet, as many as there can be connections; a further connection is
+// closed without a word. While more than twice as many wait of all users, new connections wait in the kernel's queue.
 constexpr size_t kArrivalsMax = limits::kConnectionsMax;
 constexpr uid_t kNobody = uid_t(-1);  // as (uid_t)-1 for the kernel: no user has it
 
@@ -127,8 +127,8 @@ void Server::take_in(std::unique_ptr<Session> session) {
   requests_.connections = sessions_.size();
 }
 
-// The connection waits until it has asked something and been told why it goes; or until others come that are to be
-// told, since a silent connection must not keep them from it.
+// The connection waits until it has asked something and got the reason; or until further such connections come, since a silent
+// connection must not keep them from their reasons.
 void Server::turn_away(std::unique_ptr<Session> session) {
   if (turned_away_ >= 2 * kTurnedAwayMax)
     return close_connection(session->release_socket(), session->account);  // without a word

@@ -1,9 +1,9 @@
 // The one io_uring of marud. Completions only become events; other files decide their meaning, at the pace of the
 // deciding thread.
 //
-// Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer: a
-// completion that arrives after its owner is gone finds no owner and does no harm. Memory that an operation uses
-// (msghdr, buffers) must stay until its completion has been seen.
+// Every operation carries a kind and a number chosen by the caller (a connection, a lane watch), never a pointer. So a
+// completion that arrives after its owner is gone finds no owner and does no harm. Memory that an operation uses (msghdr,
+// buffers) must stay until its completion has been seen.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -52,11 +52,10 @@ class EventLoop {
   void watch_files(uint64_t id, int fd);
   // Ends an operation; its completion still comes.
   void cancel(EventKind kind, uint64_t id);
-
-  // Submits the operations that were asked for, waits until something completes or the time is over, and returns all
-  // completions: the caller chooses the next user among all, so none may be left behind that many others came before.
-  // The operations bound their number: a packet and a send of each connection, and a process of each lane. Completions
-  // beyond kEventsMax wait for the next turn. The vector is valid until the next call.
+  // Submits the operations that were asked for, waits until an operation completes or the time is over, and returns all
+  // completions. The caller chooses the next user among all completions, so none may be left behind many others. The operations
+  // bound their number: a packet and a send of each connection, and a process of each lane. Completions beyond kEventsMax wait
+  // for the next turn. The vector is valid until the next call.
   Result<const std::vector<Event>*> wait(uint64_t timeout_ms);
 
   static constexpr size_t kEventsMax = 16384;

@@ -1,8 +1,8 @@
-// Work of many users for one thread. Next is the user who has had the least of the thread's time, among those that
-// wait. So a user with one piece of work after a pause waits for the piece in progress and for one of each other user,
-// however much the others bring. Users that always bring more share the time equally. When no user waits, the queue
-// forgets the times. This is start-time fair queuing (Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996). The
-// queue counts the time that work has taken, as it knows no length before.
+// Work of many users for one thread. Next is the waiting user with the least of the thread's time so far. So a user with one
+// piece of work after a pause waits for the piece in progress and for one piece of each other user. It does not matter how many
+// pieces the others bring. Users that always bring more share the time equally. When no user waits, the queue forgets the
+// times. This is start-time fair queuing (Goyal, Vin and Cheng, "Start-time Fair Queueing", 1996). The queue counts the time
+// that work has taken, as it knows no length before.
 #pragma once
 
 #include <cstddef>

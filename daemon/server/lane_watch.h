@@ -23,8 +23,8 @@ struct LaneWatch {
   uint64_t session = 0;            // 0: frozen
   uint64_t since_ms = 0;           // Unix milliseconds: connected or frozen since
   std::vector<gid_t> groups = {};  // supplementary, of the process; none known after a restart, until it connects
-  // The client attached to this marud, by a socket of its own. Of other watches only the pool says that the lane is
-  // theirs, and any process that may write to the pool may have written that: marud ends none of these processes.
+  // The client attached to this marud, by a socket of its own. For other watches only the pool says that the lane is theirs.
+  // Any process that may write to the pool may have written that, so marud ends none of these processes.
   bool has_attached = false;
 };
 

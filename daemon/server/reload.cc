@@ -15,8 +15,8 @@ constexpr size_t kStatusBytesMax = 4096;  // of the text for the service manager
 
 }  // namespace
 
-// The lacks of HTTP: sockets, which its thread reports, and members of the admin group, whom the socket's group keeps
-// out. Both change when a socket was opened after all, and with the configuration.
+// The lacks of HTTP: sockets, which its thread reports, and members of the admin group without access to the socket. Both
+// change when a socket was opened after all, and with the configuration.
 void Server::look_at_http() {
   http_opened_ = desk_->trouble();
   const std::string closed = http::closed_to_group(http_socket_path(config_), config_.admin_group);

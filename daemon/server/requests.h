@@ -55,7 +55,7 @@ class Requests {
 
   // A request for memory that waits for turns of its pool. Later messages of its connection wait behind it.
   bool has_waiting_rent(uint64_t session) const;
-  // The sessions of those that can go on, each once: the caller passes it to rent_again(), if it still lives.
+  // The sessions of requests that can go on, each once: the caller passes it to rent_again(), if it still lives.
   std::vector<uint64_t> ready_rents();
   Outcome rent_again(Session& session, Moment now);
   void forget(uint64_t session);

@@ -35,7 +35,7 @@ struct Requests::Attach {
   }
 };
 
-// The descriptors that an attached client gets, and the one by which marud will know the client's death.
+// The descriptors that an attached client gets, and the descriptor that tells marud of the client's death.
 struct Requests::AttachDescriptors {
   FileDescriptor memory;   // the pool, or its pages where it lies in two pieces
   FileDescriptor control;  // the control region of a pool in two pieces
@@ -309,7 +309,7 @@ Outcome Requests::attach_again(Session& session, const Settled& settled, Moment 
 std::optional<uint64_t> Requests::waiting_ms(Moment now) const {
   std::optional<uint64_t> least;
   for (const WaitingAttach& waiting : waiting_) {
-    // The server looks at those that are opened by itself, and turns at lanes.
+    // The server looks itself at pools that are opened, and turns look at lanes.
     if (waiting.for_lane || lifecycle_.begins_anew(*pools_[waiting.pool])) continue;
     const uint64_t ends_ms = grace_ends_ms_[waiting.pool].value_or(0);
     const uint64_t left_ms = pools_[waiting.pool]->condition() != HostedPool::Condition::kWaiting ? 0

@@ -112,7 +112,7 @@ Outcome Requests::rent_for(Session& session, const wire::MessageHeader& header, 
   return outcome;
 }
 
-// For those that are connected; the others find it in shared memory.
+// For connected clients; the others find it in shared memory.
 std::vector<Outcome::Notice> Requests::tell_old_owners(uint32_t pool, std::span<const TakenRegion> taken) {
   std::vector<Outcome::Notice> notices;
   for (const TakenRegion& region : taken) {

@@ -18,14 +18,14 @@
 namespace maru::daemon {
 namespace {
 
-// While clients are attached their touch rings are drained this often; a ring of 4,096 touches lasts longer at any rate
-// that a client keeps up between two of its own tokens.
+// While clients are attached their touch rings are drained this often. A ring of 4,096 touches lasts longer at any rate that a
+// client keeps up between two of its own tokens.
 constexpr uint64_t kTurnMs = 50;
 constexpr uint64_t kIdleMs = 1000;  // the heartbeat
 // Bytes of a key in the log.
 constexpr size_t kLoggedKeyMax = 128;
 constexpr uint64_t kUsersPauseMs = 1000;
-// Requests and new connections are served for so long, then the pools have their turn and others may have come.
+// Requests and new connections are served for so long, then the pools have their turn and other users may have come.
 constexpr std::chrono::microseconds kServeTime(100);
 
 Moment moment() {
@@ -200,8 +200,8 @@ void Server::on_rent(Session& session) {
   remove_if_idle(session.id());
 }
 
-// The pool was fenced. Its clients have it mapped and would go on reading and storing there, so they are told; until they have
-// left or ended it is not closed. Those that are not connected hear of it when they attach again.
+// The pool was fenced. Its clients have it mapped and would go on reading and storing there, so they are told. It is not closed
+// until they have left or ended. Clients without a connection hear of it when they attach again.
 void Server::ask_to_leave(uint32_t pool) {
   std::vector<Notice> notices;
   for (const auto& [id, watch] : lanes_.all())
@@ -299,8 +299,8 @@ void Server::log_overdue_pins(uint32_t index) {
                                      pools_[index]->name());
 }
 
-// The pools have their turns, up to the first one that has more to do: its turn was as long as a turn may be, and
-// others are served before the next pool's. Returns true when there is more to do right away.
+// The pools have their turns, up to the first pool that has more to do. Its turn was as long as a turn may be, so others are
+// served before the next pool's. Returns true when more work can be done right away.
 bool Server::step_pools() {
   bool more_to_do = false;
   for (size_t i = 0; i < pools_.size() && !more_to_do; ++i) {

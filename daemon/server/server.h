@@ -1,7 +1,7 @@
-// marud at work: connections come and go, requests are decided one after the other, processes die, pools get their
-// turn. One thread. A turn takes the completions, serves requests and new connections for a bounded time, users in
-// turns (fair_queue.h), gives pools short turns, and waits again unless there is more to do. So a request waits for one
-// step of other work, however much of that there is, and no request is served in the middle of a step.
+// marud at work: connections come and go, requests are decided one after the other, processes die, pools get their turn. One
+// thread. A turn takes the completions, and serves requests and new connections for a bounded time, users in turns
+// (fair_queue.h). Then it gives pools short turns, and waits again unless there is more to do. So a request waits for one step
+// of other work, of any amount, and no request is served in the middle of a step.
 #pragma once
 
 #include "daemon/base/aside.h"
@@ -91,12 +91,12 @@ class Server {
   Session* find(uint64_t session);
 
   // The kinds of work of a user. Its new connections have a share of their own, so that they do not hold up its old
-  // ones. Its requests for memory that go on have one, too, since each is a step of marud's choice and must not hold up
-  // the short requests.
+  // connections. Its requests for memory that go on have a share, too, since each is a step of marud's choice and must not hold
+  // up the short requests.
   enum class Share : uint8_t { kRequests, kArrivals, kRents };
   using ShareOf = std::pair<uid_t, Share>;
   struct Work {
-    uint64_t session = 0;         // that has a packet
+    uint64_t session = 0;         // the session that has a packet
     FileDescriptor arrival = {};  // or, when it is open, a connection that was accepted
     uint64_t ended_lane = 0;      // or, when it is not 0, the watch of a process that ended,
     int result = 0;               // and how that was seen
@@ -124,7 +124,7 @@ class Server {
   // at.
   struct Elsewhere {
     uint64_t due_ms = 0;    // not before, monotonic
-    uint64_t pause_ms = 0;  // the last one
+    uint64_t pause_ms = 0;  // the last pause
   };
   std::vector<Elsewhere> elsewhere_;
   std::set<std::tuple<uint32_t, uint32_t, uint64_t>>
@@ -146,11 +146,11 @@ class Server {
   std::string unavailable_said_;  // why pools are, for the service manager
   std::string reread_said_;       // the result of the last reload, for the service manager
   Aside<Reading> reading_;        // of the configuration, for SIGHUP
-  bool reads_again_ = false;      // there was another one meanwhile
+  bool reads_again_ = false;      // another signal came meanwhile
   Aside<SocketLook> socket_look_;
   bool looks_again_ = false;  // a file changed meanwhile
   uint64_t socket_look_due_ms_ = 0, socket_pause_ms_ = 0;
-  uint64_t socket_watch_ = 0;  // the id in the event loop of the files of now
+  uint64_t socket_watch_ = 0;  // the event loop's id of the present files
   bool is_short_of_memory_ = false;
   bool stopping_ = false;
 };

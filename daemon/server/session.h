@@ -1,9 +1,9 @@
 // One connection: the process at its end, the packet that was received, and the replies on their way. It knows nothing
 // of the meaning of packets.
 //
-// A client that shuts its writing side down has left, as has a client that closes the connection: its earlier requests
-// are answered, as far as it reads, and then marud ends the connection, too. A client that shuts its reading side down
-// goes with the first reply.
+// A client that shuts its writing side down has left, as has a client that closes the connection. Its earlier requests are
+// answered, as far as it reads, and then marud ends the connection, too. A client that shuts its reading side down goes with
+// the first reply.
 //
 // A packet is received when it is its user's turn to be served, and not before: the descriptors that it brings are
 // marud's from then on. A session is removed only when none of its operations is in flight, because the kernel reads
@@ -39,12 +39,12 @@ class Session {
  public:
   // Replies that a client may leave unread before it is dropped.
   static constexpr size_t kUnsentMax = 64;
-  // Beyond so many unread packets, unasked ones are dropped instead.
+  // Beyond so many unread packets, unasked packets are dropped instead.
   static constexpr size_t kUnsentWhenUnaskedMax = 16;
   // Descriptors that one packet may bring.
   static constexpr size_t kDescriptorsMax = 4;
-  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: the kernel closes a descriptor
-  // without room in this thread, and the last close of some lasts as long as the client wants it to.
+  // Descriptors that Linux lets one packet bring (SCM_MAX_FD). There is room for all: the kernel would close a descriptor
+  // without room in this thread, and the last close of some lasts as long as the client wants.
   static constexpr size_t kDescriptorsOfLinuxMax = 253;
   // Bytes of replies, as the kernel accounts for them, that a client may leave unread and still be sent descriptors.
   static constexpr int kUnreadBytesMax = 16 << 10;
@@ -94,9 +94,9 @@ class Session {
   int turned_away_code = EDQUOT;
   uid_t account = 0;          // the user on whose account the connection is: users.h
   bool is_strangers = false;  // of a user who may use no pool
-  bool is_read_only = false;  // said so when it attached
+  bool is_read_only = false;  // the client said so when it attached
   uint64_t lane_watch = 0;    // 0: none; kept by requests
-  bool lane_is_news = false;  // the lane is new, and nothing came since the reply that says so
+  bool lane_is_news = false;  // the lane is new, and no message came since the reply with it
   // The client closed its end and cannot have read that reply: it never had the lane.
   bool lane_is_unknown() const { return lane_is_news && (left_unread_ || send_failed_); }
 
@@ -117,7 +117,7 @@ class Session {
   std::unique_ptr<std::byte[]> receive_bytes_;
 
   bool sending_ = false;
-  std::deque<OutgoingPacket> unsent_;  // the first is the one being sent
+  std::deque<OutgoingPacket> unsent_;  // the first is being sent
   msghdr send_message_ = {};
   iovec send_part_ = {};
   wire::DescriptorRoom send_descriptors_;

@@ -35,7 +35,7 @@ void Server::on_socket_files(const Event& event) {
   listener_.files().clear_changes();
   loop_->watch_files(socket_watch_, listener_.files().changes_fd());
   socket_look_due_ms_ = 0;
-  looks_again_ = socket_look_.is_begun();  // the one under way may have looked before
+  looks_again_ = socket_look_.is_begun();  // the look under way may have looked before
 }
 
 void Server::look_at_socket_files() {

@@ -15,10 +15,10 @@ namespace {
 using metrics::Refusal;
 
 constexpr uint64_t kSaidAgainMs = 10'000;
-constexpr size_t kSaidMax = 4096;  // more users than connect: then some things are said again too early
-// Connections for users who may administrate: the last ones.
+constexpr size_t kSaidMax = 4096;  // more users than connect: then some complaints come again too early
+// Connections for users who may administrate: the last places.
 constexpr size_t kConnectionsReserved = 64;
-// Connections of all users together who may use no pool.
+// Connections of all strangers together: users who may use no pool.
 constexpr uint64_t kStrangersMax = 64;
 
 uint64_t left_of(uint64_t limit, uint64_t used) {

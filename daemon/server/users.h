@@ -1,12 +1,12 @@
 // The connections, rented regions and pins of each user, and the limits of them. Connections, regions and their bytes count
 // over all pools, pins in each pool apart. Processes under a user's subordinate ids (subordinate_users.h) count as the user's.
 // marud hands out the first three and can refuse them. A pin is a word that a client writes into a lane, so marud cannot refuse
-// it there: marud counts, says so, and gives a user with too many pins in a pool neither memory nor another lane of that pool
-// until the user has fewer.
+// it there. marud counts pins and logs them. It gives a user with too many pins in a pool neither memory nor another lane of
+// that pool until the user has fewer.
 //
 // A client can write pins into any lane of a pool that it may write to. So pins in a pool decide about that pool alone. So do
-// the lanes and rented regions that marud found in a pool when it took the pool over, until a client attaches to the lane or
-// marud rents the region anew. No word of a pool is a reason for marud to refuse anything in another pool.
+// the lanes and rented regions that marud found in a pool when it took the pool over. This ends when a client attaches to the
+// lane or marud rents the region anew. No word of a pool is a reason for marud to refuse anything in another pool.
 //
 // Used by the deciding thread alone.
 #pragma once
@@ -39,13 +39,13 @@ class Users {
   // account of its own.
   uid_t account_of(uid_t user) const;
 
-  // For root and marud's own user only limits of a [[limit]] that names them.
+  // For root and marud's own user only the limits of a [[limit]] apply that names them.
   UserLimits limits_of(uid_t user, gid_t group, const std::vector<gid_t>& groups) const;
 
   // marud, or a pool of it.
   bool may_administrate_anything(const Peer& peer) const;
 
-  // Connections. Each why_... says why not, or nothing; `who` is for the log.
+  // Connections. Each why_... gives the reason for a refusal, or nothing; `who` is for the log.
   // Users who may use no pool and administrate nothing: they have few connections, all together.
   bool is_stranger(const Peer& peer) const;
   // `connections` of all users; `closing`: connections of this user's account that are over and wait to be closed.

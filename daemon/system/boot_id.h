@@ -7,8 +7,8 @@
 
 namespace maru::daemon {
 
-// Read once, by the first call; empty if that failed. A marud that found none later, for want of a descriptor, would take
-// the processes of all pools for dead ones of another boot.
+// Read once, by the first call; empty if that failed. A marud that lost it later, for want of a descriptor, would take the
+// processes of all pools for dead processes of another boot.
 const std::string& current_boot_id();
 // The same as two words, as pools have it; any fixed mapping will do.
 void current_boot_words(uint64_t (&ret_id)[2]);

@@ -37,7 +37,7 @@ std::optional<MemoryLimit> memory_limit(const std::string& root, const std::stri
   path.resize(std::min(path.find('\n'), path.size()));
   std::optional<MemoryLimit> least;
   if (path == "/") path.clear();
-  // Up to the root, which has a limit when it is that of a container.
+  // Up to the root, which has a limit inside of a container.
   for (;; path.resize(path.rfind('/'))) {
     const bool is_root = path.empty();
     const std::string folder = root + "/sys/fs/cgroup" + path;

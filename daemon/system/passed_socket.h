@@ -10,9 +10,9 @@
 
 namespace maru::daemon {
 
-// Takes the listening socket out of the descriptors that the service manager passed. Not open: none was passed. It must
-// be of the kind that clients connect to, at `path`, and there may be one only; anything else is an error, because
-// clients would wait at a socket that no process serves.
+// Takes the listening socket out of the descriptors that the service manager passed. Not open: none was passed. It must be of
+// the kind that clients connect to, at `path`, and there may be only one; anything else is an error, because clients would wait
+// at a socket that no process serves.
 Result<FileDescriptor> take_listening_socket(std::map<std::string, FileDescriptor>& passed, const std::string& path);
 
 }  // namespace maru::daemon

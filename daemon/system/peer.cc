@@ -35,7 +35,7 @@ Result<std::string> read_proc(pid_t pid, const char* file) {
   return failure(got == 0 ? EIO : errno == ENOENT ? ESRCH : errno, "read " + path);
 }
 
-// By how much the kernel moves what it says of the time since boot in marud's time namespace: time_namespaces(7).
+// The shift of the time since boot in marud's time namespace: time_namespaces(7).
 int64_t boot_time_offset() {
   static const int64_t known = [] {
     std::ifstream file("/proc/self/timens_offsets");
@@ -172,9 +172,9 @@ Result<Peer> identify_peer(int socket) {
   peer.pidfd.reset(pidfd);
   if (!peer.pidfd.is_open()) return failure(errno, doing);
   const auto after = start_time_of(credentials.pid);
-  // Alive now, so the pid was this process's when its start time was read. Without SO_PEERPIDFD the pidfd could be that
-  // of a process which took the pid before `before`; the kernel before 6.5 offers nothing better. But a process of another user
-  // it is not, or a user could have marud take a lane, and end a process, in another's name.
+  // Alive now, so the pid was this process's when its start time was read. Without SO_PEERPIDFD the pidfd could belong to a
+  // process that took the pid before `before`; the kernel before 6.5 offers nothing better. But it must not be a process of
+  // another user: otherwise a user could have marud take a lane, and end a process, in another's name.
   if (!kernel_knows) {
     const auto user = user_of_process(credentials.pid);
     if (!user) {
@@ -204,7 +204,7 @@ Result<std::vector<uint64_t>> all_start_times() {
       failure(EXDEV,
               "look at all processes (found marud in a pid namespace, or beside a /proc, that does not "
               "show them, expected the machine's own)");
-  // /proc may hide what is others'.
+  // /proc may hide other users' processes.
   if (own_pid_namespace() != kInitialNamespace || !start_time_of(1)) return not_all;
   std::unique_ptr<DIR, int (*)(DIR*)> processes(::opendir("/proc"), ::closedir);
   if (!processes) return failure(errno, "list /proc");

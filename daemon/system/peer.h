@@ -35,7 +35,7 @@ Result<FileDescriptor> open_process(pid_t pid, uint64_t start_time);
 
 // When each process of the machine started, in no order. Errors: EXDEV marud does not see all processes.
 Result<std::vector<uint64_t>> all_start_times();
-// Whether two start times may be of one process: they come from the kernel in ticks, and from other time namespaces rounded.
+// Whether two start times may belong to one process: the kernel gives them in ticks, and rounded in other time namespaces.
 constexpr bool is_same_start(uint64_t a, uint64_t b) { return (a > b ? a - b : b - a) <= 1; }
 
 // Inode number of marud's pid namespace; 0: not known.

@@ -32,7 +32,7 @@ SubordinateUsers SubordinateUsers::parse(std::istream& lines, const UserOf& user
     const auto first = number(line.substr(one + 1, two - one - 1)), count = number(line.substr(two + 1));
     if (!first || !count || *count == 0) continue;
     const auto owner = number(name) ? std::optional(uid_t(*number(name))) : user_of(name);
-    // Root has no limits; what it gives to a container is not root.
+    // Root has no limits; the ids that it gives to a container are not root.
     if (owner && *owner != 0) users.ranges_.push_back({*first, *first + *count, *owner});
   }
   std::stable_sort(users.ranges_.begin(), users.ranges_.end(),

@@ -1,6 +1,5 @@
-// The attributes that a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own:
-// whatever a tier or its device does to the bytes, or whichever entry it takes for another, a load that does not verify is a
-// miss.
+// The attributes that a tier keeps beside a block's payload, and the proof of both. The checksums are maru-tierd's own. A tier
+// or its device may change bytes, or take one entry for another: a load that does not verify is a miss.
 #pragma once
 
 #include "maru/maru.h"
@@ -28,8 +27,8 @@ std::optional<Attributes> decode_attributes(std::string_view bytes, std::string_
 
 uint64_t payload_checksum(const void* data, uint64_t bytes);
 
-// The note of an entry: how much metadata it has, which a load must know before it allocates, and 47 bits of a digest of all
-// that was stored, by which the same block is known when it is stored again.
+// The note of an entry: the length of its metadata, which a load must know before it allocates, and 47 bits of a digest of all
+// stored bytes, which identifies the same block when it is stored again.
 uint64_t note_of(const Attributes& attributes);
 inline uint32_t metadata_bytes_of(uint64_t note) { return uint32_t(note & 0x1ffff); }
 static_assert(MARU_METADATA_BYTES_MAX <= 0x1ffff);

@@ -315,7 +315,7 @@ std::string Controllers::tiers_json() {
   return maru::daemon::json_text(all);
 }
 
-// Tenants with a limit or with entries, each once for each tier that counts them; or the one that is asked for.
+// Tenants with a limit or with entries, each once for each tier that counts them; or the requested tenant alone.
 std::string Controllers::quotas_json(const std::string& wish) {
   const nlohmann::json asked = maru::daemon::json_of(wish);
   const std::string only = asked.is_object() ? asked.value("tenant", "") : "";

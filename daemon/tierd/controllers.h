@@ -22,7 +22,7 @@ class Controllers {
  public:
   // Opens the tiers, attaches to the pool, and starts. Waits for marud as long as `may_wait` says so. Afterwards blocks move.
   static Result<std::unique_ptr<Controllers>> start(const Settings& settings, maru::daemon::beside::Service& service);
-  // Finishes what can be finished, and closes the tiers.
+  // Finishes operations that can be finished, and closes the tiers.
   ~Controllers();
   Controllers(const Controllers&) = delete;
   Controllers& operator=(const Controllers&) = delete;

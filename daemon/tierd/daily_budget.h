@@ -1,5 +1,5 @@
-// Bytes a day that may be written, for devices that wear out. An hour's share may be used at once; what is not used is not
-// saved for later.
+// Bytes a day that may be written, for devices that wear out. An hour's share may be used at once; an unused share is not saved
+// for later.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class DailyBudget {
   // `bytes_a_day`: 0 for no limit.
   DailyBudget(uint64_t bytes_a_day, Time now) : rate_(double(bytes_a_day) / 86'400), left_(most()), last_(now) {}
 
-  // A write may take more than is left, so that large blocks are not left out for ever; the next ones then wait for it.
+  // A write may take more than is left, so that large blocks are not left out for ever; the next writes then wait for it.
   bool take(uint64_t bytes, Time now) {
     if (rate_ == 0) return true;
     left_ = std::min(left_ + rate_ * std::chrono::duration<double>(now - last_).count(), most());

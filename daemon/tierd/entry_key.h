@@ -1,7 +1,7 @@
 // The key under which a tier knows a block: the block's own key, and its tenant in a form that outlives the pool.
 //
 // A pool numbers tenants by a hash with a secret of its own, so the number means nothing to another pool. A tier keeps the
-// name, which hosts and later pools share. Of a tenant without a known name it keeps the pool's id and the number:
+// name, which hosts and later pools share. For a tenant without a known name it keeps the pool's id and the number:
 // such entries are found as long as the pool lives.
 //
 //   1 byte   kind of the key

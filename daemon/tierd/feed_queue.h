@@ -1,5 +1,5 @@
-// What comes and goes in the pool, from the thread that follows it to the controllers. Bounded: blocks that were stored are
-// left out when the queue is full, which costs a tier some blocks, and deletions never are.
+// Events of the pool, from the thread that follows it to the controllers. Bounded: when the queue is full, stored blocks are
+// left out, which costs a tier some blocks; deletions never are.
 //
 // Threads: one puts, one takes.
 #pragma once
@@ -20,7 +20,7 @@ struct FeedItem {
   enum class Kind : uint8_t {
     kStored,
     kDeleted,  // a client or an administrator removed it, or its time was over
-    kReset     // what was told so far is void
+    kReset     // all earlier events are void
   };
   Kind kind = Kind::kStored;
   maru_block block = 0;

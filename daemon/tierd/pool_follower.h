@@ -1,4 +1,4 @@
-// The thread that follows the pool and puts into the queue what tiers need to know.
+// The thread that follows the pool and puts the events that tiers need into the queue.
 #pragma once
 
 #include "daemon/beside/counters.h"

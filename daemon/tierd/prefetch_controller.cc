@@ -358,10 +358,10 @@ void PrefetchController::publish(const std::shared_ptr<Load>& load) {
     loaded_.add();
     loaded_bytes_.add(view.bytes);
     settle(load);
-    (void)maru_release(client_, &view);  // those who wait have pins of their own by now
+    (void)maru_release(client_, &view);  // the waiting tickets have pins of their own by now
     return;
   }
-  if (result == 1) return settle(load);  // somebody computed it meanwhile
+  if (result == 1) return settle(load);  // another client computed it meanwhile
   if (result == -ENOLINK) {
     const auto found = loads_.find(load->attributes.parent);
     if (found != loads_.end() && found->second != load) {
@@ -410,7 +410,7 @@ void PrefetchController::tell_waiters(Load& load, bool is_there, uint32_t Reply:
     is_temporary = is_temporary && ticket->wanted.is_temporary;
     tickets.push_back(ticket);
   }
-  // The first of them frees it, unless another one holds it then.
+  // The first of these tickets frees it, unless another ticket holds it then.
   if (is_temporary)
     for (const auto& ticket : tickets) ticket->temporary.push_back(load.published);
   for (const auto& ticket : tickets) advance(ticket);

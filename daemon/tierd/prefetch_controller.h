@@ -4,10 +4,11 @@
 //        -> published under the key, with its parent and its metadata, pinned
 //
 // A ticket asks for keys. Loads are shared: a key that two tickets ask for is loaded once. A load begins in the order of the
-// ticket's keys; a block is published after its parent. The prefix policy begins no load behind the first key that is not to be
-// had; the segmented one only behind the first that is nowhere. What is loaded for temporary tickets alone leaves the pool with
-// the last of them. An error is a miss. At its deadline a ticket ends with the blocks that are there. A load without
-// a waiting ticket publishes nothing, also when the tier answers later. Its pages are free when the tier has given them back.
+// ticket's keys; a block is published after its parent. The prefix policy begins no load behind the first key that fails; the
+// segmented policy stops only behind the first key that is nowhere. Blocks that are loaded for temporary tickets alone leave
+// the pool with the last of these tickets. An error is a miss. At its deadline a ticket ends with the blocks that are there. A
+// load without a waiting ticket publishes nothing, also when the tier answers later. Its pages are free when the tier has given
+// them back.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -59,11 +60,11 @@ class PrefetchController {
   PrefetchController(const PrefetchController&) = delete;
   PrefetchController& operator=(const PrefetchController&) = delete;
 
-  // `finished` is called once, perhaps at once. The ticket holds what it found until it is destroyed.
+  // `finished` is called once, perhaps at once. The ticket holds the found blocks until it is destroyed.
   std::shared_ptr<Ticket> begin(Wanted wanted, std::function<void(const Reply&)> finished);
   void cancel(const std::shared_ptr<Ticket>& ticket);
   void expire(Clock::time_point now);
-  // Begins what waits for room. Call it after completions.
+  // Begins loads that wait for room. Call it after completions.
   void pump();
   // The key was deleted: a load of it that is under way publishes nothing.
   void void_load(const std::string& entry_key);
@@ -107,7 +108,7 @@ class PrefetchController {
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
 };
 
-// What a ticket holds in the pool, until its asker has taken it.
+// The blocks that a ticket holds in the pool, until its asker has taken them.
 class PrefetchController::Ticket {
  public:
   explicit Ticket(PrefetchController& controller) : controller_(controller) {}

@@ -201,7 +201,7 @@ void PrefetchDoor::send_by_id(uint64_t id, uint32_t kind, int result, const void
     send(*found->second, kind, result, data, bytes);
 }
 
-// An answer is shorter than what a socket takes at once; an asker that has filled it with something else gets none.
+// An answer is shorter than the room in a socket; an asker that has filled the socket with other bytes gets none.
 void PrefetchDoor::send(Connection& connection, uint32_t kind, int result, const void* data, size_t bytes) {
   const MessageHeader header = {kMessageMagic, kind, result, uint32_t(bytes)};
   std::string message(reinterpret_cast<const char*>(&header), sizeof header);

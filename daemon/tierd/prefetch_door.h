@@ -1,6 +1,6 @@
-// The Unix socket on which clients ask for blocks, and operators about tiers. A connection is one question; its end ends
-// what the question holds. What a client sends is read as it comes, bounded, and checked. Orders that change something are for
-// this process's own user and root: engines may open the socket, too.
+// The Unix socket on which clients ask for blocks, and operators about tiers. A connection is one question; its end ends the
+// question's holds. A client's bytes are read as they come, bounded, and checked. Commands that change something are for this
+// process's own user and root: engines may open the socket, too.
 //
 // Threads: one, the controllers'.
 #pragma once

@@ -47,7 +47,7 @@ json limit_gb(uint64_t bytes) {
   return bytes == 0 ? json(nullptr) : json(bytes == kNothingAtAll ? 0.0 : double(bytes) / kGib);
 }
 
-// What one tenant has, of an answer about all.
+// One tenant's part of an answer about all tenants.
 json tenant_in(const json& all, const std::string& tenant) {
   json out = {{"limit_gb", nullptr}, {"current_usage_gb", 0.0}, {"tiers", json::object()}};
   out["limit_gb"] = limit_gb(all["limits"].value(tenant, all.value("default_bytes", uint64_t{0})));

@@ -1,4 +1,4 @@
-// Quotas of tenants in tiers by HTTP, with the paths and fields that marud has for those in a pool (docs/openapi.json):
+// Quotas of tenants in tiers by HTTP, with marud's paths and fields for quotas in a pool (docs/openapi.json):
 //
 //   GET /quota            {"users": {TENANT: {"limit_gb", "current_usage_gb", "tiers": {TIER: usage in GiB}}}}
 //   GET /quota/TENANT     {"cache_salt", "limit_gb", "current_usage_gb", "tiers", "exists"}

@@ -189,7 +189,7 @@ bool StoreController::is_admitted(const FeedItem& item, const std::string& key) 
       return false;
     }
   }
-  // What no tier would take uses nothing of the day's bytes.
+  // A block that no tier would take uses nothing of the day's bytes.
   const std::string scope(split_entry_key(key)->scope);
   const uint64_t limit = quotas_.limit_of(scope);
   const bool is_wanted = std::any_of(slots_.begin(), slots_.end(), [&](const auto& slot) {
@@ -242,7 +242,7 @@ void StoreController::write(std::shared_ptr<Job> job) {
   }
 }
 
-// Deletes what has to go for it.
+// Deletes entries to make room for it.
 bool StoreController::has_room(TierSlot& slot, std::string_view scope, uint64_t bytes) {
   const auto room =
       quotas_.room_for(slot, scope, bytes, [this](const std::string& key) { return busy_.contains(key); });

@@ -1,11 +1,11 @@
-// The way down: blocks that the pool has got are written to the tiers out of the pool's own pages.
+// The way down: new blocks of the pool are written to the tiers out of the pool's own pages.
 //
 //   feed -> policy -> pin -> checksum, attributes -> STORE to each tier -> unpin
 //
-// Pins are bounded by the bytes that they keep from eviction, also those that a tier does not give back: then nothing more is
-// stored, and the pool goes on without tiers. A pin keeps the whole chain above its block, so of a chain its deepest pinned
-// block counts, with all that is above it. A chain that is longer than the bound is written alone. Each key
-// has at most one change under way; later events of this key wait.
+// Pins are bounded by the bytes that they keep from eviction, also pins that a tier does not give back: then nothing more is
+// stored, and the pool goes on without tiers. A pin keeps the whole chain above its block. So the deepest pinned block of a
+// chain counts, with all blocks above it. A chain that is longer than the bound is written alone. Each key has at most one
+// change under way; later events of this key wait.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -39,7 +39,7 @@ struct StoreSettings {
   uint64_t pinned_bytes_max = 0;
   uint64_t bytes_a_day = 0;  // admitted at most; 0: no limit
   uint32_t attempts_max = 3;
-  bool forgets_deleted = true;  // what a client or an administrator deletes goes from the tiers, too
+  bool forgets_deleted = true;  // blocks that a client or an administrator deletes leave the tiers, too
 };
 
 class StoreController {
@@ -57,9 +57,9 @@ class StoreController {
   void pump();
   // A block that the way up has published: it is in a tier already.
   void published(maru_block block);
-  // Deletes what tenants have beyond their quotas, as after one was lowered, some entries a call.
+  // Deletes the entries that tenants have beyond their quotas, as after a quota was lowered, some entries a call.
   void hold_to_quotas();
-  // What a tier has under this key does not verify.
+  // A tier's entry under this key does not verify.
   void forget(const std::string& entry_key) {
     if (!busy_.contains(entry_key)) erase(entry_key);
   }
@@ -75,7 +75,7 @@ class StoreController {
   bool is_idle() const { return queue_.empty() && busy_.empty(); }
 
  private:
-  struct Job;  // a pinned block and what is written of it
+  struct Job;  // a pinned block and its writes
 
   bool begin(FeedItem& item);  // false: not now
   bool is_admitted(const FeedItem& item, const std::string& key);
@@ -101,7 +101,7 @@ class StoreController {
       &deletions_, &freed_, &pinned_, &held_, &queue_length_;
   std::deque<FeedItem> queue_;
   size_t waiting_ = 0;
-  std::unordered_map<std::string, std::deque<FeedItem>> busy_;  // keys that are being changed, and what came meanwhile
+  std::unordered_map<std::string, std::deque<FeedItem>> busy_;  // keys under change, and the events that came meanwhile
   std::unordered_set<maru_block> published_, freed_blocks_;
   std::vector<uint64_t> seen_;  // digests of keys that came once, for kSecondUse
   DailyBudget budget_;

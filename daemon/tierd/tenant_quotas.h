@@ -21,7 +21,7 @@ namespace maru::tierd {
 
 class TenantQuotas {
  public:
-  // `path`: empty for none. Reads what is there; a file with other content is refused.
+  // `path`: empty for none. Reads the existing file; a file with other content is refused.
   static Result<std::unique_ptr<TenantQuotas>> open(const std::string& path, uint64_t default_bytes);
 
   // Of an entry key's scope; 0: no limit. The default is for tenants, and not for blocks of no tenant.
@@ -38,10 +38,9 @@ class TenantQuotas {
     bool is_there = false;             // the bytes may be written
     std::vector<std::string> too_old;  // entries to delete from this tier, the oldest of the tenant's
   };
-  // Whether the tenant may write `bytes` more to this tier, and what has to go for it. What is on its way counts when it has
-  // arrived: ask again then, with 0 bytes. Where its limit is reached a sixteenth of it is
-  // freed at once, as looking for the oldest entries takes longer than deleting them. `is_busy`: a key that must not be
-  // deleted now.
+  // Whether the tenant may write `bytes` more to this tier, and the entries that have to go for it. Bytes on their way count
+  // when they have arrived: ask again then, with 0 bytes. Where its limit is reached a sixteenth of it is freed at once, as
+  // looking for the oldest entries takes longer than deleting them. `is_busy`: a key that must not be deleted now.
   Room room_for(TierSlot& slot, std::string_view scope, uint64_t bytes,
                 const std::function<bool(const std::string&)>& is_busy) const;
 

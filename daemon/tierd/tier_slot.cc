@@ -83,7 +83,7 @@ void TierSlot::submit(TierOperation operation) {
 void TierSlot::push_queue() {
   while (!queue_.empty()) {
     const auto found = open_.find(queue_.front());
-    // One that was answered while it waited never reaches the tier, and its memory is free.
+    // An operation that was answered while it waited never reaches the tier, and its memory is free.
     if (found->second.is_answered) {
       const auto released = std::move(found->second.operation.released);
       open_.erase(found);
@@ -141,7 +141,7 @@ void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late
     (is_late ? kind.timed_out : done.result == -ENOENT ? kind.absent : kind.failed).add();
   }
   judge(open, done.result, now);
-  // A copy: the callback may submit, and so move what is open.
+  // A copy: the callback may submit, and so move the open operations.
   const auto answered = open.operation.answered;
   answered(done);
 }

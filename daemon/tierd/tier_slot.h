@@ -46,7 +46,7 @@ class TierSlot {
   static constexpr std::chrono::milliseconds kBreakerPause{500}, kBreakerPauseMax{60'000};
 
   TierSlot(const TierSlotSettings& settings, std::unique_ptr<Tier> tier, Counters& counters);
-  // Closes the tier, and then releases what it had; callbacks are destroyed, not called.
+  // Closes the tier, and then releases the tier's operations; callbacks are destroyed, not called.
   ~TierSlot() {
     tier_.reset();
     open_.clear();
@@ -69,11 +69,11 @@ class TierSlot {
 
   bool is_open_circuit() const { return circuit_ == Circuit::kOpen; }
   const char* circuit_text() const;
-  // Loads so far, and stores: bytes a second of one, smoothed. 0: none yet.
+  // Loads so far, and stores: bytes a second of each, smoothed. 0: none yet.
   double load_bytes_per_second() const { return speed_; }
   double store_bytes_per_second() const { return store_speed_; }
   size_t queued() const { return queue_.size(); }  // that the tier has not accepted yet
-  // Operations of a kind that have ended since this was made, and the payload bytes of those that were done.
+  // Operations of a kind that have ended since this was made, and the payload bytes of the successful ones.
   struct Total {
     uint64_t done, absent, failed, bytes;
   };

@@ -9,16 +9,16 @@
  *   WARM  8-bit integers with a scale for each row, in pages of the pool; about half of the bytes
  *   COLD  the file alone; or blocks in a tier of maru-tierd
  *
- * A register, a file in memory that all processes of a user share, has the names, what is resident, and how often each adapter
- * was used of late. The library decides from it which form an adapter has: maru_adapters_rebalance(). The pool stays a cache:
- * marud may evict a form that no process holds, and the next use reads the file again.
+ * A register has the names, the resident forms, and how often each adapter was used of late. It is a file in memory that all
+ * processes of a user share. From it the library decides which form an adapter has: maru_adapters_rebalance(). The pool stays a
+ * cache: marud may evict a form that no process holds, and the next use reads the file again.
  *
  * Beside the weights the library has a batched matrix-vector product over them (maru_bgmv), and a former of batches that mix
  * adapters (maru_batch_former).
  *
- * Results: 0 is success, a negative value is -errno; any call may fail with -ENOMEM. The library writes parameters named
- * ret_ only on success, and copies what it needs: no argument must outlive its call. Each `reason` may be NULL; on failure
- * it says what the library found, what it expected, and often what to do. Any thread may call any function. A child of
+ * Results: 0 is success, a negative value is -errno; any call may fail with -ENOMEM. The library writes parameters named ret_
+ * only on success, and copies its arguments: no argument must outlive its call. Each `reason` may be NULL; on failure it has
+ * the found value, the expected value, and often a remedy. Any thread may call any function. A child of
  * fork() opens for itself. Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and
  * zero the rest. */
 #ifndef MARU_ADAPTERS_H
@@ -106,8 +106,7 @@ typedef struct maru_adapters_options {
 } maru_adapters_options;
 
 /* Opens the register, and makes it where there is none. The first process decides entries_max, the budgets, the rules, the base
- * model and part_bytes; later ones get what the register has; base_model and base_fingerprint must
- * agree.
+ * model and part_bytes. Later processes get the register's values; their base_model and base_fingerprint must agree.
  *   client   stays the caller's, and must outlive the result
  *   options  may be NULL
  * Forms that a dead process left unfinished are removed first. Errors: -EINVAL an option; -EACCES the register belongs to
@@ -116,7 +115,7 @@ typedef struct maru_adapters_options {
 MARU_ADAPTERS_PUBLIC int maru_adapters_open(maru_client *client, const maru_adapters_options *options,
                                             maru_adapters **ret_adapters, maru_adapters_reason *reason);
 
-/* Releases what the process holds, and frees. The register stays, with its adapters. NULL is allowed. */
+/* Releases the process's holds, and frees. The register stays, with its adapters. NULL is allowed. */
 MARU_ADAPTERS_PUBLIC void maru_adapters_close(maru_adapters *adapters);
 
 /* -- loading --------------------------------------------------------------------------------------------------------- */
@@ -130,9 +129,9 @@ enum maru_adapters_load_flags {
  *   folder  with adapter_config.json and adapter_model.safetensors; relative to the root where there is one
  *   flags   enum maru_adapters_load_flags
  * Entering the same folder with the same files under the same name again changes nothing, and succeeds. Enters the kernel, and
- * reads the files. Errors: -EEXIST the name belongs to another adapter; -EBADMSG a file is damaged, lies about itself, or has
- * weights that are no numbers; -EOPNOTSUPP a kind of adapter that the library has not; -EXDEV the adapter is of another base
- * model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full; -EINVAL. */
+ * reads the files. Errors: -EEXIST the name belongs to another adapter; -EBADMSG a file is damaged, contradicts itself, or has
+ * weights that are no numbers; -EOPNOTSUPP the library does not know this kind of adapter; -EXDEV the adapter is for another
+ * base model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full; -EINVAL. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_load(maru_adapters *adapters, const char *name, const char *folder,
                                             uint32_t flags, maru_adapters_reason *reason);
 
@@ -154,7 +153,7 @@ enum maru_adapter_want {
  *   want  enum maru_adapter_want
  * Errors: -ENOENT no such adapter; -EDQUOT the budget is used up, and processes hold all of it; -ENOSPC the pool has no room;
  * -ESTALE the file has changed: unload the adapter, and load it again; -EBADMSG the weights are damaged; -ETIMEDOUT another
- * process did not finish; and those of reading files. */
+ * process did not finish; and the errors of reading files. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_acquire(maru_adapters *adapters, const char *name, uint32_t want,
                                                maru_adapter **ret_adapter, maru_adapters_reason *reason);
 
@@ -167,8 +166,8 @@ MARU_ADAPTERS_PUBLIC int maru_adapters_prefetch(maru_adapters *adapters, const c
                                                 uint32_t want, int32_t *ret_results);
 
 /* Moves adapters between forms as the rules say, at most `moves_max` of them: call it every few seconds, from one process or
- * several. A HOT adapter that was used less becomes WARM; an idle one COLD; a WARM one that was used more becomes HOT. A
- * form that a process holds stays. Returns how many moved. Errors: -ETIMEDOUT. */
+ * several. A HOT adapter with little use becomes WARM, an idle adapter becomes COLD, and a WARM adapter with more use becomes
+ * HOT. A form that a process holds stays. Returns how many moved. Errors: -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_rebalance(maru_adapters *adapters, uint32_t moves_max);
 
 /* -- looking --------------------------------------------------------------------------------------------------------- */
@@ -199,7 +198,7 @@ MARU_ADAPTERS_PUBLIC int maru_adapters_find(maru_adapters *adapters, const char 
 /* The adapters of the register, one a call. *cursor: 0 at first; the call moves it. Errors: -ENOENT no more. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_next(maru_adapters *adapters, uint64_t *cursor, maru_adapter_info *ret_info);
 
-/* Totals of all processes since the register was made, and what is resident now. */
+/* Totals of all processes since the register was made, and the resident forms now. */
 typedef struct maru_adapters_statistics {
   size_t size; /* set by the caller to sizeof(maru_adapters_statistics) */
   uint64_t adapters;
@@ -222,7 +221,7 @@ typedef struct maru_adapters_statistics {
 MARU_ADAPTERS_PUBLIC int maru_adapters_get_statistics(maru_adapters *adapters,
                                                       maru_adapters_statistics *ret_statistics);
 
-/* What the process holds. Errors: -EINVAL size is unknown. */
+/* The facts of a held adapter. Errors: -EINVAL size is unknown. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_info(const maru_adapter *adapter, maru_adapter_info *ret_info);
 
 /* The rows of a matrix, in the blocks of an adapter. A row lies in one block, and begins at a multiple of 64 bytes; the first
@@ -240,7 +239,7 @@ typedef struct maru_adapter_rows {
   uint32_t reserved0;
 } maru_adapter_rows;
 
-/* What an adapter adds to a linear module: y += scaling * B (A x). */
+/* The part of an adapter for one linear module: y += scaling * B (A x). */
 typedef struct maru_adapter_module {
   size_t size;      /* set by the caller to sizeof(maru_adapter_module) */
   const char *name; /* the module's path in the base model: "model.layers.0.self_attn.q_proj" */
@@ -254,7 +253,8 @@ typedef struct maru_adapter_module {
 /* How many modules the adapter has. Never fails. */
 MARU_ADAPTERS_PUBLIC size_t maru_adapter_modules(const maru_adapter *adapter);
 
-/* A module by its number, in the order of their names. What it points to is the adapter's. Errors: -ENOENT no such number;
+/* A module by its number, in the order of their names. Its pointers are valid while the adapter is held. Errors: -ENOENT no
+ * such number;
  * -EINVAL size is unknown. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_module(const maru_adapter *adapter, size_t number,
                                                  maru_adapter_module *ret_module);
@@ -264,7 +264,7 @@ enum maru_adapter_matrix { MARU_ADAPTER_A = 1, MARU_ADAPTER_B = 2 };
 /* Copies a matrix into the caller's memory, in rows without gaps, as the file has it: A is [rank, in_features], B is
  * [out_features, rank].
  *   dtype  enum maru_adapter_dtype: FLOAT32, or the type of the held form (not INT8)
- *   bytes  exactly those of the matrix
+ *   bytes  exactly the size of the matrix
  * Errors: -ENOENT no such module; -EINVAL the bytes, the matrix or the dtype. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_copy(const maru_adapter *adapter, size_t number, uint32_t matrix, uint32_t dtype,
                                            void *ret_data, uint64_t bytes);
@@ -299,10 +299,10 @@ MARU_ADAPTERS_PUBLIC void maru_bgmv_free(maru_bgmv *bgmv);
 MARU_ADAPTERS_PUBLIC uint32_t maru_bgmv_uses(const maru_bgmv *bgmv);
 
 /* y += scaling * B (A x) for each request, in floats of 32 bits. Requests that name the same module share the reading of its
- * weights; so order does not matter, but equal modules must be equal pointers to be seen as such. Weights count as what
- * they are: an INT8 weight is its integer times its row's scale. The result differs from the same sums without rounding by
- * at most 2^-23 * (in_features + rank + 4) of the sum of the magnitudes of what is added up. One call at a time uses the
- * threads; others wait. Errors: -EINVAL a module's rows are none; nothing is written then. */
+ * weights in any order; the library knows equal modules by equal pointers. An INT8 weight counts as its integer times its row's
+ * scale. The result differs from the same sums without rounding by at most 2^-23 * (in_features + rank + 4) times the sum of
+ * the terms' magnitudes. One call at a time uses the threads; others wait. Errors: -EINVAL a module has no rows; nothing is
+ * written then. */
 MARU_ADAPTERS_PUBLIC int maru_bgmv_add(maru_bgmv *bgmv, const maru_bgmv_request *requests, size_t n);
 
 /* -- forming batches ------------------------------------------------------------------------------------------------- */
@@ -342,8 +342,8 @@ MARU_ADAPTERS_PUBLIC int maru_batch_create(const maru_batch_options *options, ma
 /* NULL is allowed. */
 MARU_ADAPTERS_PUBLIC void maru_batch_free(maru_batch_former *former);
 
-/* How many tokens a tenant gets beside others: a tenant of weight 2 gets twice those of one with 1, as each has without
- * this call. Errors: -EINVAL weight is not finite, or not above 0. */
+/* The tenant's share of tokens: a tenant of weight 2 gets twice as many as a tenant of weight 1. Without this call each tenant
+ * has weight 1. Errors: -EINVAL weight is not finite, or not above 0. */
 MARU_ADAPTERS_PUBLIC int maru_batch_set_weight(maru_batch_former *former, uint64_t tenant, double weight);
 
 /* Adds a request that begins to wait at now_ms. Errors: -EEXIST the id waits already; -EINVAL. */

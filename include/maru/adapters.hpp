@@ -1,4 +1,4 @@
-// adapters.h for C++20: the same calls, with owners for what has to be given back. Header only, needs no exceptions.
+// adapters.h for C++20: the same calls, with owners that give back. Header only, needs no exceptions.
 //
 //   AdapterAnswer<T>   a value, or the errno and the sentence that say why there is none
 //   Adapters           a register and a pool; closed when it goes
@@ -6,7 +6,7 @@
 //   Bgmv               threads that compute products; freed when it goes
 //   BatchFormer        requests that wait; freed when it goes
 //
-// Adapters must go before their Adapters does, and that before its client. adapters.h says what each call means; nothing
+// Adapters must go before their Adapters does, and that before its client. adapters.h has the meaning of each call; nothing
 // differs here.
 #ifndef MARU_ADAPTERS_HPP
 #define MARU_ADAPTERS_HPP

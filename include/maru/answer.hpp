@@ -1,4 +1,5 @@
-// What the C++ interfaces of libraries with reasons return: a value, or the errno and the sentence that say why there is none.
+// The result of the C++ interfaces of libraries with reasons: a value, or the errno and the sentence that say why there is
+// none.
 // layout.hpp and adapters.hpp include it; header only, needs no exceptions.
 #ifndef MARU_ANSWER_HPP
 #define MARU_ANSWER_HPP
@@ -10,7 +11,7 @@
 namespace maru {
 inline namespace api_0 {
 
-// Why there is no value. Reason: the C interface's structure, whose `text` ends with a zero.
+// Why there is no value. Reason: the structure of the C interface; its `text` ends with a zero.
 template <typename Reason>
 struct RefusalWith {
   int code = 0;        // errno, positive; 0: nothing was refused

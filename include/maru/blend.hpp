@@ -1,10 +1,11 @@
-// spans.h and rope.h for C++20: the same calls, with owners for what has to be given back. Header only, needs no exceptions.
+// spans.h and rope.h for C++20: the same calls, with owners that give back. Header only, needs no exceptions.
 //
 //   Spans        the chunks of one model, layout, tenant and length, in the pool of one client
-//   FoundSpans   what was found in a prompt, pinned together; released when it goes
+//   FoundSpans   the spans found in a prompt, pinned together; released when it goes
 //   rerotate     keys moved to another position
 //
-// spans.h and rope.h say what each call means, its units and its errors; nothing differs here. A FoundSpans must go before its
+// spans.h and rope.h have the meaning, the units and the errors of each call; nothing differs here. A FoundSpans must go before
+// its
 // Spans, and a Spans before its client.
 #ifndef MARU_BLEND_HPP
 #define MARU_BLEND_HPP
@@ -56,7 +57,7 @@ class FoundSpans {
 
 class Spans {
  public:
-  // `space`: what the payloads are. Each chunk has `window` tokens.
+  // `space` describes the payloads. Each chunk has `window` tokens.
   static Outcome<Spans> open(maru_client* client, std::string_view space, uint32_t window, uint64_t tenant = 0,
                              uint32_t occupants = 0) {
     maru_spans_options options = {};

@@ -17,7 +17,7 @@
 // the tokens of unregistered blocks. Handles may go in any order, the pool's handle among them, on any thread; the last one
 // detaches the client. One thread at a time uses a handle; all threads may use a BlockPool.
 //
-// Two more headers are included beside this: maru/blocks/attached_manifest.hpp says what blocks were computed with, and
+// Programs may include two more headers: maru/blocks/attached_manifest.hpp records how blocks were computed, and
 // maru/blocks/block_set.hpp hands blocks to another process.
 //
 // Programs link maru and maru-tokens. maru.h says which calls block or enter the kernel: those that allocate or register may
@@ -46,7 +46,7 @@ struct BlockHandles {
 
 struct AllocatedBlocks {
   BlockList<MutableBlock> blocks;
-  // What this client's requests evicted since the last allocate(), also for another thread; maru_next_evicted() keeps 4096.
+  // Blocks that this client's requests evicted since the last allocate(), in any thread; maru_next_evicted() keeps 4096.
   // `evicted_others` counts blocks of other tenants or with keys of other kinds.
   BlockList<BlockHash> evicted;
   uint64_t evicted_others = 0;
@@ -54,7 +54,7 @@ struct AllocatedBlocks {
 
 struct RegisteredBlocks {
   BlockList<ImmutableBlock> blocks;  // the registered ones, in the order given
-  BlockList<CompleteBlock> rest;     // the first that failed, and those behind it, as they were
+  BlockList<CompleteBlock> rest;     // from the first block that failed on, unchanged
   BlockError error;                  // of rest[0]
   bool ok() const { return error.fault == BlockFault::kNone; }
 };
@@ -69,8 +69,8 @@ class BlockPool {
  public:
   BlockPool() = default;
 
-  // Takes the client, which a failure leaves to the caller. Errors: kBadOptions page_size, block_bytes; kOther ENOMEM, and
-  // those of maru_get_geometry.
+  // Takes the client; on a failure the caller keeps it. Errors: kBadOptions page_size, block_bytes; kOther ENOMEM, and the
+  // errors of maru_get_geometry.
   static BlockOutcome<BlockPool> create(Client& client, const BlockPoolOptions& options) {
     using namespace blocks_detail;
     if (options.page_size == 0 || options.page_size > MARU_TOKENS_BLOCK_MAX)
@@ -116,8 +116,8 @@ class BlockPool {
     return out;
   }
 
-  // Registers blocks in their order, parents before their children, each as CompleteBlock::register_block() does. The first one
-  // that fails ends it.
+  // Registers blocks in their order, parents before their children, each as CompleteBlock::register_block() does. The first
+  // failure ends the call.
   RegisteredBlocks register_blocks(BlockList<CompleteBlock> blocks) const {
     return register_blocks(std::move(blocks), core_ ? core_->options.duplicates : Duplicates::kReject);
   }
@@ -140,8 +140,8 @@ class BlockPool {
     return out;
   }
 
-  // The longest run of leading hashes whose blocks are there, held together. Ends at the first miss; a block that cannot be
-  // read is a miss, too. Errors: kOther ENOBUFS, ENOMEM, ESHUTDOWN.
+  // Matches the longest run of leading hashes with blocks in the pool, held together. It ends at the first miss; a block that
+  // cannot be read is a miss, too. Errors: kOther ENOBUFS, ENOMEM, ESHUTDOWN.
   BlockOutcome<ImmutableBlocks> match_blocks(std::span<const BlockHash> hashes) const {
     if (!core_) return blocks_detail::moved();
     return ImmutableBlocks::match(core_, hashes);
@@ -169,7 +169,7 @@ class BlockPool {
   }
 
   // Takes registered blocks out of the pool, the last of the hashes first, so that a chain may be given as it was matched.
-  // Errors: kOther EROFS, ENOMEM, ESHUTDOWN; what is out stays out.
+  // Errors: kOther EROFS, ENOMEM, ESHUTDOWN; blocks that are out stay out.
   BlockOutcome<ResetBlocks> reset_blocks(std::span<const BlockHash> hashes) const {
     using namespace blocks_detail;
     if (!core_) return moved();
@@ -207,8 +207,8 @@ class BlockPool {
             core_->complete_handles.load(std::memory_order_relaxed)};
   }
 
-  // Tells the listener of registered blocks that are gone, whoever removed or evicted them. Looks at each registration. Returns
-  // how many were gone.
+  // Tells the listener of registered blocks that are gone, by any process's removal or eviction. Looks at each registration.
+  // Returns how many were gone.
   size_t reconcile() const {
     if (!core_ || !core_->listened) return 0;
     const auto lock = core_->listened->lock();

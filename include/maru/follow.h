@@ -11,11 +11,11 @@
  *
  * RESET says that all blocks told so far are void. It comes first, and again when events were lost: the follower was too slow,
  * or another marud serves the pool. So a program that empties its index at RESET, and adds and removes as it is told, has
- * exactly the pool's blocks, a moment late. Of one life of a block STORED comes once, and REMOVED once and later. A parent's
- * STORED comes before its children's, and its REMOVED after theirs. docs/events.md says how this works and what it costs.
+ * exactly the pool's blocks, a moment late. In one life of a block STORED comes once, and REMOVED once and later. A parent's
+ * STORED comes before its children's, and its REMOVED after theirs. docs/events.md describes the mechanism and its cost.
  *
  * Results and errors are as in maru.h. One thread at a time may use a follower; several followers are independent. After fork()
- * the child's functions return -ECHILD, and maru_follow_close() gives back what the child has.
+ * the child's functions return -ECHILD, and maru_follow_close() frees the child's copy.
  */
 #ifndef MARU_FOLLOW_H
 #define MARU_FOLLOW_H
@@ -55,8 +55,7 @@ enum maru_follow_reason {
 };
 
 /* The name of a reason for people: "client", "request", "background", "takeover", "expired", "admin", "bad memory", "host",
- * "begin", "overrun", "restart", "damage"; "" for no reason and "unknown" for what is none of them. A static text. Any thread.
- * */
+ * "begin", "overrun", "restart", "damage"; "" for no reason and "unknown" for any other number. A static text. Any thread. */
 MARU_PUBLIC const char *maru_follow_reason_name(uint32_t reason);
 
 enum maru_follow_event_flags {
@@ -64,7 +63,7 @@ enum maru_follow_event_flags {
   MARU_FOLLOW_METADATA_GONE = 1u << 1 /* STORED: the block has metadata and went before the follower could read it */
 };
 
-/* What happened. Pointers are valid until the next call with this follower. */
+/* An event. Pointers are valid until the next call with this follower. */
 typedef struct maru_follow_event {
   uint32_t kind;        /* enum maru_follow_kind */
   uint32_t reason;      /* enum maru_follow_reason */
@@ -108,9 +107,9 @@ typedef struct maru_follow_options {
  *   options       may be NULL for the defaults.
  *   ret_follower  owned by the caller until maru_follow_close().
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
- * access list refuses this user; -EDQUOT the user is at a limit of its own; -ENODEV the pool is not open yet; -EIO marud has
- * fenced the pool; -EPROTO marud speaks another version, or is too old to be followed; -EBADMSG what marud handed out is
- * damaged; -EMFILE no descriptors left; -ENOSPC marud has no memory for a feed; -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * access list refuses this user; -EDQUOT the user is at one of its limits; -ENODEV the pool is not open yet; -EIO marud has
+ * fenced the pool; -EPROTO marud speaks another version, or is too old to be followed; -EBADMSG marud's answer is damaged;
+ * -EMFILE no descriptors left; -ENOSPC marud has no memory for a feed; -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_follow_open(const maru_follow_options *options, maru_follower **ret_follower);
 
 /* Ends it. NULL is allowed. Does not block. */
@@ -127,7 +126,7 @@ MARU_PUBLIC void maru_follow_close(maru_follower *follower);
 MARU_PUBLIC int maru_follow_next(maru_follower *follower, maru_follow_event *ret_events, size_t events_max,
                                  int timeout_ms);
 
-/* Lets a maru_follow_next() that waits in another thread return 0, or the next one that would wait. May be called from any
+/* Lets a maru_follow_next() that waits in another thread return 0, or the next call that would wait. May be called from any
  * thread and from a signal handler. */
 MARU_PUBLIC void maru_follow_wake(maru_follower *follower);
 

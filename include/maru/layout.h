@@ -3,15 +3,15 @@
  *
  * A layout describes the blocks of a KV cache, or of one rank's part of it. The library computes strides, addresses and sizes
  * from it, writes it as bytes and as JSON, and makes a fingerprint of it for keys. A re-slicing is a plan of copies: from the
- * layouts of the ranks that stored blocks to those of the ranks that want them.
+ * layouts of the ranks that stored blocks to the layouts of the ranks that want them.
  *
  * The library has no part in libmaru, and needs nothing but the C and C++ runtime. Its functions neither block nor enter the
- * kernel, except that those of re-slicing allocate memory. Any thread may call any function; a plan does not change, so several
- * threads may use one at the same time.
+ * kernel, but the functions of re-slicing allocate memory. Any thread may call any function; a plan does not change, so several
+ * threads may use a plan at the same time.
  *
- * Results: 0 is success, a negative value is -errno. The library writes parameters named ret_ only on success, and copies
- * what it needs: no argument must outlive its call. Each `reason` may be NULL; on failure it says what the library found, what
- * it expected, and often what to do.
+ * Results: 0 is success, a negative value is -errno. The library writes parameters named ret_ only on success, and copies its
+ * arguments: no argument must outlive its call. Each `reason` may be NULL; on failure it has the found value, the expected
+ * value, and often a remedy.
  */
 #ifndef MARU_LAYOUT_H
 #define MARU_LAYOUT_H
@@ -93,7 +93,7 @@ typedef struct maru_layout {
   uint64_t reserved[2];
 } maru_layout;
 
-/* What follows from a layout, in bytes unless it says otherwise. An address is
+/* The numbers that follow from a layout, in bytes unless the comment says otherwise. An address is
  *   base + base_offset + block * block_stride + layer * layer_stride + outer * outer_stride
  * where base_offset brings the base to a multiple of the alignment: maru_layout_base_offset(). */
 typedef struct maru_layout_sizes {
@@ -152,8 +152,8 @@ MARU_LAYOUT_PUBLIC int maru_layout_locate(const maru_layout *layout, uint64_t bl
 MARU_LAYOUT_PUBLIC int maru_layout_locate_element(const maru_layout *layout, const maru_layout_element *element,
                                                   maru_layout_part *ret_part, maru_layout_reason *reason);
 
-/* All of one block, as few pieces as there are: one (contiguous), one for each layer (separate block), or one for each layer's
- * K and V (separate outer), in the order layers, K and V. Together they have block_bytes bytes.
+/* All of one block, in as few pieces as possible, in the order layers, K and V. A contiguous block is one piece; separate block
+ * has a piece for each layer, and separate outer a piece for each layer's K and V. Together they have block_bytes bytes.
  *   ret_parts, room   as many; 2 * layers are always enough
  *   ret_parts_count   how many pieces there are
  * Errors: as maru_layout_measure(); -ERANGE there is no such block; -ENOSPC there are more pieces than room. */
@@ -177,15 +177,15 @@ MARU_LAYOUT_PUBLIC int maru_layout_slice(const maru_layout *whole, uint64_t tens
  * Errors: -EINVAL it is none of these. */
 MARU_LAYOUT_PUBLIC int maru_layout_kind_from_text(const char *text, uint32_t *ret_kind, maru_layout_reason *reason);
 
-/* The kind of a layout, from a wish and from the shape of an engine's tensors.
- * With MARU_LAYOUT_SEPARATE the shape decides: its first extent has room for the blocks, or else its second has. Without a
- * shape, K and V come first. A wish for a certain order is granted unless the shape contradicts it: both orders have the same
- * number of bytes, and the wrong one would swap K and V without a word. With outer 1 the two orders are the same.
+/* The kind of a layout, from a wish and from the shape of an engine's tensors. With MARU_LAYOUT_SEPARATE the shape decides: its
+ * first extent has room for the blocks, or else its second has. Without a shape, K and V come first. A wish for a certain order
+ * is granted unless the shape contradicts it. Both orders have the same number of bytes, and the wrong order would swap K and V
+ * without a word. With outer 1 the two orders are the same.
  *   wish           enum maru_layout_kind
  *   shape          extents of one layer's tensor; may be NULL with 0 dimensions. MARU_LAYOUT_CONTIGUOUS does not look at it
  *   blocks, outer  as in a layout
  * Errors: -EINVAL the wish is no kind, blocks or outer is out of range, the shape has no room for the blocks, or contradicts
- * the wish; -ENOTUNIQ blocks is 1 or 2, so that the shape of K and V looks like that of blocks: wish for a certain order. */
+ * the wish; -ENOTUNIQ blocks is 1 or 2, so that K and V look like blocks in the shape: wish for a certain order. */
 MARU_LAYOUT_PUBLIC int maru_layout_choose_kind(uint32_t wish, const uint64_t *shape, size_t dimensions, uint64_t blocks,
                                                uint32_t outer, uint32_t *ret_kind, maru_layout_reason *reason);
 
@@ -195,7 +195,7 @@ MARU_LAYOUT_PUBLIC int maru_layout_choose_kind(uint32_t wish, const uint64_t *sh
 MARU_LAYOUT_PUBLIC int maru_layout_encode(const maru_layout *layout, void *ret_bytes, maru_layout_reason *reason);
 
 /* The layout in such bytes, checked as maru_layout_measure() does.
- *   bytes, n       any bytes, also hostile ones
+ *   bytes, n       any bytes, also hostile bytes
  * Errors: as maru_layout_measure(); -EBADMSG these bytes are no layout, or are cut or damaged; -EPROTONOSUPPORT they have
  * another version. */
 MARU_LAYOUT_PUBLIC int maru_layout_decode(const void *bytes, size_t n, maru_layout *ret_layout,
@@ -209,9 +209,9 @@ MARU_LAYOUT_PUBLIC int maru_layout_to_json(const maru_layout *layout, char *ret_
 
 /* The layout in such a JSON object, checked as maru_layout_measure() does. The members may stand in any order. "alignment",
  * "heads_total", "first_head", "layers_total", "first_layer" and "fingerprint" may be absent.
- *   text, n        any bytes, also hostile ones; UTF-8, without a zero at the end
- * Errors: as maru_layout_measure(); -EBADMSG the text is not such an object, has an unknown member, lacks one or has one twice,
- * or its fingerprint is not that of the layout; -EPROTONOSUPPORT it has another version. */
+ *   text, n        any bytes, also hostile bytes; UTF-8, without a zero at the end
+ * Errors: as maru_layout_measure(); -EBADMSG the text is not such an object, has an unknown member, lacks a member or has it
+ * twice, or has the fingerprint of another layout; -EPROTONOSUPPORT it has another version. */
 MARU_LAYOUT_PUBLIC int maru_layout_from_json(const char *text, size_t n, maru_layout *ret_layout,
                                              maru_layout_reason *reason);
 
@@ -282,7 +282,7 @@ typedef struct maru_reslice_run {
 
 /* Some runs of a plan, for a caller that copies by itself (a GPU, a network).
  *   first          0 to the number of runs - 1
- *   ret_runs, n    those from `first` on, n at most
+ *   ret_runs, n    the runs from `first` on, n at most
  *   ret_count      how many they are
  * Errors: -EINVAL an argument is NULL, or n is 0; -ERANGE there is no such run. */
 MARU_LAYOUT_PUBLIC int maru_reslice_runs(const maru_reslice *plan, uint64_t first, maru_reslice_run *ret_runs, size_t n,
@@ -295,7 +295,7 @@ typedef struct maru_reslice_storage {
 } maru_reslice_storage;
 
 /* Copies. The calling thread copies all, with streaming stores where they are the fastest on this machine, and later stores of
- * the thread follow them. Nobody may write the sources meanwhile, nor touch the targets.
+ * the thread follow them. No thread may write the sources meanwhile, nor touch the targets.
  *   sources, targets   the storages of all layouts, in their order, as many as maru_reslice_measure() says
  * Errors: -EINVAL another number of storages, an address that is NULL, or a target that overlaps another storage; -ENOSPC a
  * storage has fewer bytes than its layout needs behind its base (allocation_bytes are always enough); -ENOMEM. The library

@@ -4,7 +4,7 @@
 //   Layout      where the elements of a KV cache lie
 //   Reslice     a plan of copies between layouts; freed when it goes
 //
-// layout.h says what each call means, its units and its errors; nothing differs here.
+// layout.h has the meaning, the units and the errors of each call; nothing differs here.
 #ifndef MARU_LAYOUT_HPP
 #define MARU_LAYOUT_HPP
 
@@ -29,7 +29,7 @@ using Refusal = RefusalWith<maru_layout_reason>;
 template <typename T>
 using Answer = AnswerWith<T, maru_layout_reason>;
 
-// An array of Layout is an array of maru_layout. What is in it is checked by each call, and not before.
+// An array of Layout is an array of maru_layout. Each call checks the fields; the constructors do not.
 struct Layout : maru_layout {
   Layout() : maru_layout{} { size = sizeof(maru_layout); }
   explicit Layout(const maru_layout& layout) : maru_layout(layout) {}

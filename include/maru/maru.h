@@ -1,18 +1,17 @@
 /*
  * libmaru: share KV blocks between processes through memory that marud provides.
  *
- * A client attaches to a pool. Blocks are stored under keys, found by keys, and read in place. Lookups, reads and stores
- * into pages that the client already has are loads, stores and atomics on shared memory: no system call, no message, and
- * they work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole
- * subtrees (maru_delete_tree), and when a client attaches and detaches.
+ * A client attaches to a pool. Blocks are stored under keys, found by keys, and read in place. Lookups, reads and stores into
+ * pages that the client already has are loads, stores and atomics on shared memory. They need no system call and no message,
+ * and work while marud is stopped. marud is asked for memory (maru_alloc, when the client has none left), for whole subtrees
+ * (maru_delete_tree), and when a client attaches and detaches.
  *
- * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named
- * ret_ are written only on success; an array named so may be written in part by a call that fails. A batch has at most
- * 2^20 entries (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client
- * as well, and neither blocks nor enters the kernel (but maru_alloc, the first time that it takes pages of a region, which
- * are mapped to be written). Requests to marud go one after the other; threads wait for each other's. After fork() the
- * child's functions return -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child
- * attaches for itself.
+ * Results: 0 or a positive value is success, a negative value is -errno; any call may fail with -ENOMEM. Parameters named ret_
+ * are written only on success; an array named so may be written in part by a call that fails. A batch has at most 2^20 entries
+ * (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client as well, and
+ * neither blocks nor enters the kernel. maru_alloc enters it the first time that it takes pages of a region, to map them for
+ * writing. Requests to marud go one after the other; threads wait for each other's. After fork() the child's functions return
+ * -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child attaches for itself.
  *
  * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
  * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
@@ -121,10 +120,10 @@ typedef struct maru_attach_options {
  *   options      may be NULL for the defaults.
  *   ret_client   owned by the caller until maru_detach().
  * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
- * access list refuses this user; -EDQUOT the user is at a limit of its own; -EUSERS every lane of the pool is in use; -ENODEV
+ * access list refuses this user; -EDQUOT the user is at one of its limits; -EUSERS every lane of the pool is in use; -ENODEV
  * the pool could not be opened yet; -EPROTO marud speaks another version; -EBADMSG the control region is damaged or of another
  * version; -EMFILE the process has no descriptors left; -EAGAIN the session thread could not be started, or the process has no
- * key left, pthread_key_create(3); -ENOLCK the process locks all that it maps, and RLIMIT_MEMLOCK is too low for the pool;
+ * key left, pthread_key_create(3); -ENOLCK the process locks all its mappings, and RLIMIT_MEMLOCK is too low for the pool;
  * -ETIMEDOUT; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
@@ -256,13 +255,12 @@ typedef struct maru_view {
 } maru_view;
 
 /* Makes the buffer visible under the key, in one step with the metadata that the options name. Returns 0 when it was stored and
- * 1 when a block was there already: that one stays, this buffer's pages are given back at once. Either way the buffer is used
- * up and ret_block (may be NULL) is the block under the key; by the time the call returns it may be gone again, deleted,
- * evicted or cleared. A block that is there already needs no parent: that the one in the options is gone matters to a new one
- * alone. options may be NULL: a root.
- * A tenant with a hard limit stores from a credit that marud grants in advance; when that is used up, marud is asked, which
- * may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which it is for about one block
- * in 50,000 of a full pool.
+ * 1 when a block was there already: that block stays, this buffer's pages are given back at once. Either way the buffer is used
+ * up and ret_block (may be NULL) is the block under the key. By the time the call returns it may be gone again, deleted,
+ * evicted or cleared. A block that is there already needs no parent: only a new block fails when the options' parent is gone.
+ * options may be NULL: a root. A tenant with a hard limit stores from a credit that marud grants in advance; when that is used
+ * up, marud is asked, which may block for timeout_ms. Tenants without one ask only where the registry is full at the key, which
+ * it is for about one block in 50,000 of a full pool.
  * Errors (the buffer stays the caller's):
  *   -EDQUOT    the tenant is at its hard limit: delete blocks of the tenant, or wait until marud evicts some
  *   -EUSERS    the tenant has a hard limit, and the pool has no place to count its bytes (tenants_max in marud.toml)
@@ -288,11 +286,11 @@ MARU_PUBLIC int maru_store_pinned(maru_client *client, const maru_key *key, cons
 
 /* maru_store for n buffers under keys that need not know of each other, each as if it were stored alone, in their order. The
  * options hold for all of them, but options->metadata has n entries, one for each buffer. ret_results (n entries) receives the
- * result of maru_store for each: 0 it was stored, 1 a block was there already, also a block of this very call; either way the
+ * result of maru_store for each: 0 it was stored, 1 a block was there already, also a block of this very call. Either way the
  * buffer is used up. Or its error: the buffer stays the caller's. ret_blocks (n entries, may be NULL) receives the blocks under
  * the keys, 0 where there was an error. If marud does not answer a request for one block, the library does not ask for the
  * others: the call blocks for at most timeout_ms. Returns how many are new. Errors (nothing was stored, all buffers stay the
- * caller's): -EROFS the client only reads; -EINVAL, also when one of them is not a key. */
+ * caller's): -EROFS the client only reads; -EINVAL, also when an entry is not a key. */
 MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
                                  const maru_store_options *options, maru_block *ret_blocks, int32_t *ret_results);
 
@@ -301,18 +299,18 @@ MARU_PUBLIC int maru_store_batch(maru_client *client, const maru_key *keys, cons
 MARU_PUBLIC int maru_store_copy(maru_client *client, const maru_key *key, const void *data, uint64_t bytes,
                                 const maru_store_options *options, maru_block *ret_block);
 
-/* The same for n keys, the bytes[i] bytes at data[i] under keys[i]; options, ret_blocks and the value returned are those of
+/* The same for n keys: the bytes[i] bytes at data[i] under keys[i]. Options, ret_blocks and the returned value are as in
  * maru_store_batch. The library first computes the missing pages of all blocks, asks for them in one request for each tenant
- * and number of pages, and takes them together. If marud cannot give all of them now, the first blocks are stored. If they
- * are more than the whole pool holds, none is stored. ret_results (n entries, may be NULL) receives the result of
- * maru_store_copy for each. Errors (nothing was stored): of maru_store_batch. */
+ * and number of pages, and takes them together. If marud cannot give all of them now, the first blocks are stored. If they are
+ * more than the whole pool holds, none is stored. ret_results (n entries, may be NULL) receives the result of maru_store_copy
+ * for each. Errors (nothing was stored): of maru_store_batch. */
 MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys, const void *const *data,
                                       const uint64_t *bytes, size_t n, const maru_store_options *options,
                                       maru_block *ret_blocks, int32_t *ret_results);
 
-/* Stores n buffers as a chain: the first under options->parent (or as a root), each further one under the one before, each with
- * its entry of options->metadata.
- * Where a block is there already the chain goes on below that one. ret_blocks (n entries, may be NULL) receives the blocks,
+/* Stores n buffers as a chain: the first under options->parent (or as a root), each further block under the block before, each
+ * with its entry of options->metadata. Where a block is there already, the chain goes on below it.
+ * ret_blocks (n entries, may be NULL) receives the blocks,
  * ret_stored (may be NULL) how many were new. On an error the buffers before the failing one are used up, *ret_done (may be
  * NULL) says how many, and the others stay the caller's. Errors: of maru_store. */
 MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
@@ -320,7 +318,7 @@ MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, cons
                                  size_t *ret_done);
 
 /* Blocks that requests of this client evicted (also requests that ended in -ENOSPC), oldest first, each once. Keeps the last
- * 4096; maru_statistics counts the lost ones. Errors: -ENOENT no more. */
+ * 4096; maru_statistics counts the lost entries. Errors: -ENOENT no more. */
 MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 
 /* -- finding and reading --------------------------------------------------------------------------------------------- */
@@ -331,7 +329,7 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
 /* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -ESHUTDOWN as below; -EINVAL,
- * also when one of them is not a key; some of ret_present is written then. */
+ * also when an entry is not a key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
 /* The same for n keys in rows of one array: faster, because the library reads the keys in place. Errors: -ESHUTDOWN as below;
@@ -341,10 +339,10 @@ MARU_PUBLIC int maru_exists_rows(maru_client *client, const maru_key_rows *rows,
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
  * payload does not match its checksum (the block is deleted, unless it has children or this client only reads); -EHWPOISON
  * its memory is bad, where maru_handle_memory_errors() was called; -ESHUTDOWN the pool is being removed, or marud has fenced
- * it: release what is held, and detach; -EINVAL. */
+ * it: release all views and matches, and detach; -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
-/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may; its bytes are 0,
+/* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Its bytes are 0,
  * or EIO or EHWPOISON where a block was there and could not be read. Returns how many were found. On an error nothing is
  * pinned, and the views say so. */
 MARU_PUBLIC int maru_retrieve_batch(maru_client *client, const maru_key *keys, size_t n, maru_view *ret_views);
@@ -367,7 +365,7 @@ MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view 
  * marudctl check); -EHWPOISON its memory is bad; -EINVAL, also a view of nothing. */
 MARU_PUBLIC int maru_view_metadata(maru_client *client, const maru_view *view, maru_metadata *ret_metadata);
 
-/* What the pool knows of a block. */
+/* The pool's facts about a block. */
 typedef struct maru_block_info {
   size_t size;             /* set by the caller to sizeof(maru_block_info) */
   uint64_t bytes;          /* of the payload */
@@ -381,16 +379,15 @@ typedef struct maru_block_info {
   uint64_t expires_ms;   /* when its time to live ends, likewise; 0: never */
 } maru_block_info;
 
-/* Fills ret_info, and ret_key (may be NULL) with the key, of a block that the caller has pinned or holds by a match. Of a block
- * that the caller does not hold, the call tells what was so at one moment of the call, or that the block is gone. Errors:
+/* Fills ret_info, and ret_key (may be NULL) with the key, of a block that the caller has pinned or holds by a match. For a
+ * block that the caller does not hold, the call gives its facts at one moment of the call, or says that it is gone. Errors:
  * -ENOENT the block is gone; -EHWPOISON its memory went bad; -EBADMSG its key is damaged (run marudctl check); -EINVAL, also a
  * size that is unknown. */
 MARU_PUBLIC int maru_get_block_info(maru_client *client, maru_block block, maru_block_info *ret_info,
                                     maru_key_copy *ret_key);
 
-/* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned
- * by this view (also: released twice, as far as it can be told: while this client has another pin of the same block, that
- * one would end). */
+/* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned by this
+ * view. A second release is such an error; but while this client has another pin of the same block, it would end that pin. */
 MARU_PUBLIC int maru_release(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_unpin(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_release_batch(maru_client *client, const maru_view *views, size_t n);
@@ -403,8 +400,8 @@ typedef struct maru_match {
   void *pins; /* the library's, when the blocks are not one chain */
 } maru_match;
 
-/* How many of the leading keys are present, all held until maru_release_match. Keys stored as a chain (each under the one
- * before) are found by search and held by one pin; others are walked and pinned each. Errors: -ENOBUFS; -EINVAL;
+/* How many of the leading keys are present, all held until maru_release_match. Keys stored as a chain (each block under the
+ * block before) are found by search and held by one pin; others are walked and pinned each. Errors: -ENOBUFS; -EINVAL;
  * -ENOMEM. */
 MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
 
@@ -432,8 +429,8 @@ enum maru_delete_flags {
   MARU_DELETE_UNPINNED = 1u << 0 /* leave the block alone where a client has it pinned, this client included */
 };
 
-/* Removes this life of a block. A block that was stored later under the same key stays: use this call where the program has
- * held a block and does not know what became of its key.
+/* Removes this life of a block. A block that was stored later under the same key stays. Use this call for a block that the
+ * program has held, when its key may have another block by now.
  *   block  from maru_store, maru_retrieve and the like
  *   flags  enum maru_delete_flags. A pin that begins during the call does not stop it; its holder reads on.
  * With MARU_DELETE_UNPINNED the call reads a line of each lane. Errors: -ENOENT this life is gone; -ENOTEMPTY the block has
@@ -441,7 +438,7 @@ enum maru_delete_flags {
  * block of this pool, or a flag is unknown. */
 MARU_PUBLIC int maru_delete_block(maru_client *client, maru_block block, uint32_t flags);
 
-/* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and what they hold stay. Blocks for at
+/* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and their ancestors stay. Blocks for at
  * most timeout_ms. ret_deleted (may be NULL): how many blocks went, also with -EBUSY. Errors: -ENOENT; -EBUSY something
  * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
@@ -470,11 +467,11 @@ enum maru_memory_error_flags {
 
 /* Asks the library to handle SIGBUS in memory of its pools. Without this call a memory error ends the process, as the kernel
  * has it, since the signal belongs to the program. With it the library's own reading and copying (maru_store_copy, and
- * checksums in maru_store, maru_retrieve, maru_resolve) returns -EHWPOISON instead, and marud is told of the page; where there
- * is no memory at all, as in a file whose file system is full, maru_store_copy returns -ENOSPC. With
- * MARU_MEMORY_ERRORS_VIEWS a program that reads a view gets zeros where memory went bad; maru_view_error() says so
- * afterwards. The handler passes every SIGBUS that is not the library's on to the handler that was there before; a program
- * that installs its own later calls ours, or goes without. May be called again, to add flags. Errors: -EINVAL. */
+ * checksums in maru_store, maru_retrieve, maru_resolve) returns -EHWPOISON instead, and tells marud of the page. Where there is
+ * no memory at all, as in a file on a full file system, maru_store_copy returns -ENOSPC. With MARU_MEMORY_ERRORS_VIEWS a
+ * program that reads a view gets zeros for bad memory; maru_view_error() tells so afterwards. The handler passes every SIGBUS
+ * that is not the library's on to the earlier handler; a program that installs its own later calls ours, or goes without. May
+ * be called again, to add flags. Errors: -EINVAL. */
 MARU_PUBLIC int maru_handle_memory_errors(uint32_t flags);
 
 /* Whether memory of this view, its metadata included, is known to have gone bad while this client had it. Then bytes that the

@@ -1,14 +1,14 @@
-// maru.h for C++20: the same calls, with owners for what has to be given back. Header only, needs no exceptions.
+// maru.h for C++20: the same calls, with owners that give back. Header only, needs no exceptions.
 //
 //   Outcome<T>   a value, or the errno that says why there is none
-//   Key          what a block is stored under; refers to the caller's bytes
+//   Key          the key of a block; refers to the caller's bytes
 //   Client       an attachment; detaches when it goes
 //   Buffer(s)    memory to fill; aborted when it goes without having been stored
 //   View         a block, pinned; released when it goes
 //   Match        the leading blocks of a chain, pinned together; released when it goes
 //
 // All but Outcome and Key are move-only. Buffers, views and matches must go before their Client does (moving the Client is
-// fine). maru.h says which errors each call has, which threads may call it and when it enters the kernel; nothing differs here.
+// fine). maru.h has the errors, the threads and the kernel entries of each call; nothing differs here.
 #ifndef MARU_HPP
 #define MARU_HPP
 
@@ -98,7 +98,7 @@ struct Key : maru_key {
   }
 
  private:
-  // What is too large stays so, and is refused.
+  // A size that is too large stays so, and the call refuses it.
   static constexpr uint32_t size_of(size_t bytes) {
     return bytes > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(bytes);
   }
@@ -110,13 +110,13 @@ static_assert(sizeof(Key) == sizeof(maru_key), "an array of Key is passed where 
 // -- metadata --------------------------------------------------------------------------------------------------------
 
 // Bytes of the caller as maru_store_options::metadata wants them, for one block: options.metadata = &metadata. They must stay
-// until the call that stores them returns. What is too long stays so, and is refused.
+// until the call that stores them returns. Bytes that are too long stay so, and the call refuses them.
 inline maru_metadata metadata_from(std::span<const std::byte> bytes) {
   return {bytes.data(), bytes.size() > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(bytes.size()), 0};
 }
 inline maru_metadata metadata_from(std::string_view bytes) { return metadata_from(std::as_bytes(std::span(bytes))); }
 
-// -- what a client holds ---------------------------------------------------------------------------------------------
+// -- the owners -------------------------------------------------------------------------------------------------------
 
 // Pages to fill, for one block.
 class Buffer {
@@ -134,7 +134,7 @@ class Buffer {
   }
   ~Buffer() { abort(); }
 
-  // Empty when nothing is held any more: the memory may be anybody's by then.
+  // Empty when this holds no pages any more: other clients may have them by then.
   std::span<std::byte> bytes() const {
     return {static_cast<std::byte*>(buffer_.data), client_ ? size_t(buffer_.bytes) : 0};
   }
@@ -179,14 +179,14 @@ class Buffers {
 
   size_t size() const { return size_; }
   size_t done() const { return done_; }
-  // Empty for one that was stored or given back.
+  // Empty for a buffer that was stored or given back.
   std::span<std::byte> bytes(size_t i) const {
     if (i < done_) return {};
     return {static_cast<std::byte*>(buffers_[i].data), size_t(buffers_[i].bytes)};
   }
   const maru_buffer* c() const { return buffers_.get(); }
 
-  // Gives back the pages of those that have not been stored.
+  // Gives back the pages of the buffers that have not been stored.
   void abort() {
     if (client_ && done_ < size_) maru_abort_batch(client_, buffers_.get() + done_, size_ - done_);
     done_ = size_;
@@ -381,9 +381,9 @@ class Client {
       return Failed{-result};
     return Buffers(client_, std::move(buffers), n);
   }
-  // Stores what `buffers` has left under keys[0], keys[1], ..., which need not know of each other. How many are new;
-  // ret_results has 0, 1 or -errno for each. Buffers that were not stored are given back. ret_blocks is empty or has an
-  // entry for each.
+  // Stores the remaining buffers under keys[0], keys[1], ..., which need not know of each other. Returns how many are new;
+  // ret_results has 0, 1 or -errno for each. Buffers that were not stored are given back. ret_blocks is empty or has an entry
+  // for each.
   Outcome<size_t> store_batch(std::span<const Key> keys, Buffers& buffers, std::span<int32_t> ret_results,
                               const maru_store_options& options = store_options(),
                               std::span<maru_block> ret_blocks = {}) {
@@ -423,7 +423,7 @@ class Client {
     stored.is_new = result == 0;
     return stored;
   }
-  // As store, for a caller who goes on using the buffer's memory: the view holds the block that was stored. When a block was
+  // As store, for a caller that goes on using the buffer's memory: the view holds the block that was stored. When a block was
   // there already the view is empty, and the buffer is still the caller's.
   Outcome<View> store_pinned(const Key& key, Buffer& buffer, const maru_store_options& options = store_options()) {
     maru_view view;
@@ -441,7 +441,7 @@ class Client {
     stored.is_new = result == 0;
     return stored;
   }
-  // Stores what `buffers` has left, one block under the other, under keys[0], keys[1], ... Buffers that are not done stay in
+  // Stores the remaining buffers, one block under the other, under keys[0], keys[1], ... Buffers that are not done stay in
   // `buffers`. ret_blocks is empty or has an entry for each key.
   ChainStored store_chain(std::span<const Key> keys, Buffers& buffers,
                           const maru_store_options& options = store_options(), std::span<maru_block> ret_blocks = {}) {
@@ -500,7 +500,7 @@ class Client {
 
   // Metadata of a view that resolve() gave, as View::metadata().
   Outcome<std::span<const std::byte>> metadata(const maru_view& view) const { return metadata_of(client_, view); }
-  // What the pool knows of a block that is pinned, or held by a match; ret_key (may be null) receives its key.
+  // The pool's facts about a block that is pinned, or held by a match; ret_key (may be null) receives its key.
   Outcome<maru_block_info> block_info(maru_block block, maru_key_copy* ret_key = nullptr) const {
     maru_block_info info{};
     info.size = sizeof(info);
@@ -551,8 +551,8 @@ class Client {
 
 // -- memory errors ---------------------------------------------------------------------------------------------------
 
-// Of the whole process, as often as one likes: SIGBUS in memory of pools becomes EHWPOISON of the call that met it. With
-// `views` who reads a view gets zeros where memory went bad, and View::error() says so.
+// Affects the whole process; may be called again. SIGBUS in memory of pools becomes EHWPOISON of the call that met it. With
+// `views` a reader of a view gets zeros for bad memory, and View::error() tells so.
 inline Outcome<void> handle_memory_errors(bool views = false) {
   if (const int result = maru_handle_memory_errors(views ? MARU_MEMORY_ERRORS_VIEWS : 0); result < 0)
     return Failed{-result};

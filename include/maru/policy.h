@@ -1,13 +1,12 @@
 // Eviction policies: the order in which marud takes blocks away when it needs their memory.
 //
 // A policy says which evictable block goes first. It does not say which blocks are evictable: a block with children or with a
-// pin stays, whatever the policy wants, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no
-// other harm.
+// pin stays under every policy, and marud alone retires and frees. So a wrong policy causes a poor hit ratio and no other harm.
 //
 // marud keeps the blocks that it knows in queues, ordered from cold to warm. For each block the policy names a queue and an
-// order within it (`place`), from facts about the block and from one word of its own that marud stores beside the block and
-// that survives a restart of marud. Three events let the policy change that word: the block was stored, it was used, a child
-// of it was evicted. A question, `spare`, is asked when a block is about to go: the policy may give it a second chance.
+// order within it (`place`). It knows facts about the block, and one word of its own that marud stores beside the block and
+// that survives a restart of marud. Three events let the policy change that word: the block was stored, it was used, a child of
+// it was evicted. A question, `spare`, is asked when a block is about to go: the policy may give it a second chance.
 //
 //     least recently used        place = {0, last_use}
 //     first in, first out        place = {0, stored}
@@ -20,11 +19,11 @@
 // over their limit go before all others.
 //
 // Cost: a block is moved in constant time when its new place is the warm end of its queue, as after a use in every policy
-// above; otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw
-// or call back.
+// above. Otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw or
+// call back.
 //
-// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root:
-// NAME.so exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
+// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root. NAME.so
+// exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
 // docs/examples/policy is built and loaded by marud's tests.
 #ifndef MARU_POLICY_H
 #define MARU_POLICY_H
@@ -107,7 +106,7 @@ class Policy {
 
   // A block that was not known before. Its word is 0.
   virtual void stored(PolicyBlock&, const PolicyPool&) {}
-  // A use. last_use is that of this use. Uses that follow each other within a few milliseconds may come as one.
+  // A use. last_use is the time of this use. Uses that follow each other within a few milliseconds may come as one.
   virtual void used(PolicyBlock&, const PolicyPool&) {}
   // A child of the block was evicted; last_use of the parent is unchanged. Each use of the child was also a use of the parent,
   // which the parent's own uses do not show: here the policy can account for it.
@@ -119,8 +118,8 @@ class Policy {
   virtual bool spare(PolicyBlock&, const PolicyPool&) { return false; }
   // The block was evicted (not: deleted, or expired).
   virtual void evicted(const PolicyBlock&) {}
-  // With Ranking::kByRank: of the cold end of a queue; the lowest goes first, and of equals the one with the lower order. While
-  // one request is served (`now` stands still) a rank may rise when blocks leave and must not fall: that is noticed late.
+  // With Ranking::kByRank: the rank of the cold end of a queue. The lowest rank goes first, and among equals the lower order.
+  // During one request (`now` stands still) a rank may rise when blocks leave and must not fall: that is noticed late.
   virtual uint64_t rank(const PolicyBlock&, const PolicyTenant&, const PolicyQueues&, const PolicyPool&) const {
     return 0;
   }

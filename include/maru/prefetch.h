@@ -8,9 +8,9 @@
  *   maru_match_prefix(client, keys, n, &match);        pins them, as always
  *   maru_prefetch_release(ticket);
  *
- * Blocks that a ticket has found or loaded are pinned by maru-tierd until the ticket is released (as far as its bounds
- * allow), so the program finds them. All this is a help and never a duty: where maru-tierd is not there, or is too slow, a
- * prefetch ends with the blocks that the pool has anyway, and the program computes the rest.
+ * Blocks that a ticket has found or loaded are pinned by maru-tierd until the ticket is released (as far as its bounds allow),
+ * so the program finds them. All this is a help and never a duty. Without maru-tierd, or with a slow one, a prefetch ends with
+ * the blocks that the pool has anyway, and the program computes the rest.
  *
  * Results are as in maru.h: 0 or -errno, outputs are written on success only. One thread at a time may use a ticket; tickets
  * are independent of each other. A ticket is a connection, whose end maru-tierd notices: also when the program dies.
@@ -37,8 +37,8 @@ enum maru_prefetch_policy {
 };
 
 enum maru_prefetch_flags {
-  /* What this ticket loads is for its asker alone: a block that others have not pinned leaves the pool when the ticket is
-   * released, unless another ticket has asked for it as well. It stays in the tier. */
+  /* The blocks that this ticket loads are for its asker alone. A block that others have not pinned leaves the pool when the
+   * ticket is released, unless another ticket has asked for it as well. It stays in the tier. */
   MARU_PREFETCH_TEMPORARY = 1u << 0
 };
 

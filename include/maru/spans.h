@@ -40,7 +40,7 @@ typedef struct maru_spans maru_spans;
 
 typedef struct maru_spans_options {
   size_t size;
-  const void *space;    /* any bytes that say what the payloads are: model, revision, layout, rank. Others never meet */
+  const void *space; /* any bytes that describe the payloads: model, revision, layout, rank. Other spaces never meet */
   uint32_t space_bytes; /* 1 to MARU_SPAN_SPACE_BYTES_MAX */
   uint32_t window;      /* tokens of each chunk; 1 to MARU_SPAN_WINDOW_MAX */
   uint64_t tenant;      /* from maru_tenant(), 0 for none. Tenants never meet */
@@ -158,11 +158,11 @@ typedef struct maru_found_spans {
 } maru_found_spans;
 
 /* Finds the prefix first, and behind it the chunks that occur in a prompt. Where chunks overlap in the prompt, the call
- * takes the first one. All chunks have one length, so no other choice has more spans. Of several occupants the call takes the
- * one with the nearest position.
+ * takes the first chunk. All chunks have one length, so no other choice has more spans. Among several occupants the call takes
+ * the occupant with the nearest position.
  *   tokens         n of them, read during the call only
  *   options        may be NULL: no prefix, step 1, no limit
- *   ret_found      must end in maru_release_spans(). One pin for each span holds it, beside that of the prefix
+ *   ret_found      must end in maru_release_spans(). One pin holds each span, and another pin the prefix
  * Asks the pool for every window: one cache line each, many at a time. Errors (nothing is held): of maru_match_prefix() and
  * maru_retrieve_batch(), above all -ENOBUFS every pin slot is taken: ask for fewer with spans_max. -EINVAL also: the prefix
  * keys are for more tokens than n. */

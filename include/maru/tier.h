@@ -24,7 +24,7 @@
  *                also meanwhile. No call but open() and close() may wait for a device.
  *   results      0 or -errno. Absent is -ENOENT.
  *   groups       The second byte of a key is the length of a name that follows it. Entries with the same name are a group:
- *                those of one tenant. A plug-in may count them, and then tenants have quotas in its tier.
+ *                the entries of one tenant. A plug-in may count them, and then tenants have quotas in its tier.
  *
  * Structures that begin with `size` grow in later versions: their writer sets it, and a reader uses no field behind it.
  */
@@ -134,7 +134,7 @@ typedef struct maru_tier_entry {
   uint8_t key[MARU_TIER_KEY_BYTES_MAX];
 } maru_tier_entry;
 
-/* What a tier has of one group. */
+/* The entries of one group in a tier. */
 typedef struct maru_tier_group {
   uint64_t entries;     /* that can be loaded */
   uint64_t entry_bytes; /* of their payloads and attributes */
@@ -176,7 +176,7 @@ typedef struct maru_tier_calls {
 
   /* The rest is for MARU_TIER_COUNTS_GROUPS: NULL, or behind `size`, in a plug-in without it. Threads: as get_usage(). */
 
-  /* What the group has now: with every store that was completed, and without what was deleted or given up for room. */
+  /* The group's entries now: with every completed store, and without entries that were deleted or given up for room. */
   void (*get_group)(maru_tier *tier, const void *name, uint32_t name_bytes, maru_tier_group *ret_group);
 
   /* Groups that have entries, in the order of their names behind `after` (NULL: from the first), `groups_max` at most. Returns

@@ -1,10 +1,10 @@
 /*
  * libmaru-tokens: the hashes under which inference engines and their caches know blocks of tokens, bit for bit.
  *
- * An engine cuts a prompt into blocks of as many tokens each and names a block by a hash of its tokens and of the hash
- * before it, so that equal hashes mean equal prefixes. A program that shares blocks with an engine, or follows the events
- * that the engine publishes, needs the same hashes. This library has no part in libmaru and needs the C and C++ runtime alone.
- * It keeps no state. Any thread may call it; it neither blocks nor enters the kernel, but it may allocate.
+ * An engine cuts a prompt into blocks of as many tokens each. It names a block by a hash of its tokens and of the hash before
+ * it, so that equal hashes mean equal prefixes. A program that shares blocks with an engine, or follows the events that the
+ * engine publishes, needs the same hashes. This library has no part in libmaru and needs the C and C++ runtime alone. It keeps
+ * no state. Any thread may call it; it neither blocks nor enters the kernel, but it may allocate.
  *
  * Results: 0 is success, a negative value is -errno. Parameters named ret_ are written only on success. Only whole blocks are
  * hashed: tokens behind the last whole block are ignored.
@@ -88,7 +88,7 @@ typedef struct maru_tokens_options {
  *   ret_hashes     n / block_tokens hashes, in the order of the blocks
  *   ret_bytes      bytes at ret_hashes; -EINVAL when the hashes need more
  * Errors: -EINVAL; -ENOMEM. With MARU_TOKENS_SHA256_PICKLE and MARU_TOKENS_XXH3_PICKLE, -EINVAL also when two of the hashed
- * texts (name, path, salt and the tags) are equal: the engine may have one object or two for them, and the pickle differs. */
+ * texts (name, path, salt and the tags) are equal: the engine may have one or two objects for them, and the pickle differs. */
 MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, const uint32_t *tokens, size_t n,
                                         void *ret_hashes, size_t ret_bytes);
 

@@ -1,10 +1,10 @@
 /*
- * Spans of calls, for OpenTelemetry: how long each call took, inside of whose request.
+ * Spans of calls, for OpenTelemetry: the time of each call, and the request that it belongs to.
  *
- * A client that is traced writes a span for each call that allocates, stores, matches, retrieves or deletes, and for what marud
- * did for it meanwhile. It writes them into a ring in its own memory, without a system call. maru-eventd gets that memory from
- * the client, and sends the spans to a collector. A client waits for nobody: it overwrites the oldest spans. docs/tracing.md
- * says what a span carries, and how to set up maru-eventd. Without a call of maru_set_tracing() nothing is traced.
+ * A traced client writes a span for each call that allocates, stores, matches, retrieves or deletes, and for marud's work in
+ * that call. It writes them into a ring in its own memory, without a system call. maru-eventd gets that memory from the client,
+ * and sends the spans to a collector. A client never waits: it overwrites the oldest spans. docs/tracing.md describes a span's
+ * fields and the setup of maru-eventd. Without a call of maru_set_tracing() nothing is traced.
  *
  * Results and errors are as in maru.h.
  */
@@ -34,17 +34,18 @@ typedef struct maru_tracing_options {
 MARU_PUBLIC int maru_set_tracing(maru_client *client, const maru_tracing_options *options);
 
 /* The request that the calling thread works for, as the W3C's header has it: "00-TRACE-PARENT-FLAGS" in hexadecimal digits.
- * Calls of this thread are part of that trace until the next call of this function; NULL: of none. Calls for a request whose
- * flags do not ask for it (their last bit) are not traced. Errors: -EINVAL the text is no traceparent, and nothing has
+ * Calls of this thread are part of that trace until the next call of this function; NULL: of no trace. Calls for a request
+ * whose flags do not ask for tracing (their last bit) are not traced. Errors: -EINVAL the text is no traceparent, and nothing
+ * has
  * changed; -EAGAIN the process has no key left, pthread_key_create(3); -ENOMEM. */
 MARU_PUBLIC int maru_set_traceparent(const char *traceparent);
 
-/* What the calling thread works for, as it was set; an empty text: for nothing. ret_traceparent: room for 56 bytes. Errors:
+/* The request of the calling thread, as it was set; an empty text: no request. ret_traceparent: room for 56 bytes. Errors:
  * -EINVAL; -EAGAIN as above. */
 MARU_PUBLIC int maru_get_traceparent(char *ret_traceparent);
 
-/* A request's whole way through this client, from its first call to its last: a span above those of the calls. Plain data: it
- * may begin in one thread and end in another. */
+/* A request's whole way through this client, from its first call to its last: a span above the spans of the calls. Plain data:
+ * it may begin in one thread and end in another. */
 typedef struct maru_request_span {
   /* Of this span, for maru_set_traceparent() in the threads that work for the request. Empty: the client is not traced */
   char traceparent[56];

@@ -15,13 +15,13 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-// What takes the rows of tensors as they are read. Used by one thread; the rows of a tensor come in their order.
+// Receives the rows of tensors as they are read. Used by one thread; the rows of a tensor come in their order.
 class TensorSink {
  public:
   virtual ~TensorSink() = default;
-  // Where the rows from `first` on are to be read to. Lowers *rows to as many as the place has room for, at least 1.
+  // The memory for the rows from `first` on. Lowers *rows to the number that the memory has room for, at least 1.
   virtual std::byte* place(size_t tensor, uint64_t first, uint64_t* rows) = 0;
-  // They are there, and each weight is a number.
+  // The rows are there, and each weight is a number.
   virtual void take(size_t tensor, uint64_t first, uint64_t rows) = 0;
 };
 
@@ -52,8 +52,8 @@ class AdapterFile {
   // Of the config and of the header: changes with each of their bytes.
   uint64_t headers_hash() const { return headers_hash_; }
 
-  // Reads all tensors, each piece once, and checks that each weight is a number; large files with several threads, each with a
-  // reader's work of its own from `make_sink`. Errors: -EBADMSG; -ESTALE the file changed meanwhile; those of reading.
+  // Reads all tensors, each piece once, and checks that each weight is a number. Reads large files with several threads, each
+  // with a sink of its own from `make_sink`. Errors: -EBADMSG; -ESTALE the file changed meanwhile; the errors of reading.
   int read_tensors(const std::function<std::unique_ptr<TensorSink>()>& make_sink, Checksum* ret_checksum,
                    maru_adapters_reason* reason) const;
 

@@ -35,7 +35,7 @@ void AdapterSet::end(const Name& name, Form form, bool is_resident) {
   {
     const Register::Locked locked = register_.lock();
     if (locked.ok()) {
-      // What could not be removed is left alone for a while, as if it had just come.
+      // A form that could not be removed is left alone for a while, as if it had just come.
       if (is_resident) register_.entry(name.number).since_ms[index_of(form)] = wish_.now_ms();
       register_.set_resident(name.number, form, is_resident, wish_.now_ms());
       register_.end(name.number, form);
@@ -54,7 +54,7 @@ bool AdapterSet::is_stale(uint32_t number, Form form) {
   return !own_intents_.contains(form_key(number, form));
 }
 
-// Makes a form, or lets another process finish what it does with it. 0: it was made; -EAGAIN: look again.
+// Makes a form, or waits until another process has finished its work on it. 0: it was made; -EAGAIN: look again.
 int AdapterSet::bring(const Name& name, Form form, Pressure pressure, Fresh& ret_fresh, maru_adapters_reason* reason) {
   {
     const Register::Locked locked = register_.lock();
@@ -160,7 +160,7 @@ int AdapterSet::make_room(uint32_t number, Form form, Pressure pressure, maru_ad
 int AdapterSet::make(uint32_t number, Form form, Pressure pressure, Fresh& fresh, maru_adapters_reason* reason) {
   if (const int status = make_room(number, form, pressure, reason); status < 0) return status;
   const Name name = {number, register_.entry(number).life.load(std::memory_order_relaxed)};
-  fresh.let_go();  // of what an attempt before has left
+  fresh.let_go();  // forms of an earlier attempt
   if (form == Form::kWarm && register_.is_resident(number, Form::kHot) &&
       make_from_hot(name, fresh.parts.emplace(client_), reason) == 0)
     return 0;
@@ -293,7 +293,7 @@ void AdapterSet::repair(uint32_t number, Form form) {
     own_intents_.insert(form_key(number, form));
     register_.begin(number, form, Doing::kRemoving);
   }
-  // What the dead process stored may be whole, and held by others by now: then it stays.
+  // A form that the dead process stored may be whole, and held by other processes by now: then it stays.
   Intent intent(*this, name, form, false);
   intent.set_resident(take_out(number, form) < 0);
   register_.count(format::kAdapterRepairs);

@@ -17,8 +17,8 @@ Standing AdapterSet::standing_of(uint32_t number, uint64_t now_ms) const {
   return standing;
 }
 
-// With the lock. Moves that make room come first, those of the least used adapters at their head. Moves that take room follow,
-// those of the most used adapters first.
+// With the lock. Moves that make room come first, beginning with the least used adapters. Moves that take room follow,
+// beginning with the most used adapters.
 std::vector<AdapterSet::Wanted> AdapterSet::wanted_moves(uint64_t now_ms) const {
   std::vector<Wanted> going, coming;
   for (const Form form : {Form::kHot, Form::kWarm})

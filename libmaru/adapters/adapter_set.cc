@@ -6,7 +6,7 @@
 namespace maru::adapters {
 namespace {
 
-constexpr int kTriesMax = 4;  // of an acquire whose form marud evicts as soon as it is made
+constexpr int kTriesMax = 4;  // of an acquire while marud evicts each form as soon as it is made
 
 uint64_t rounded_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -187,7 +187,7 @@ int AdapterSet::hold(const Name& name, Form form, maru_adapter** ret_adapter) {
     return status;
   if (fresh != nullptr)
     if (const int status = read_shape(name, form, parts.first(), fresh.get()); status < 0) return status;
-  // The entry was read without the lock: what was read is good only if it is the same still.
+  // The entry was read without the lock: the copy is good only if the entry still has the same life.
   if (!is_same(name)) return -ENOENT;
   if (fresh != nullptr) shape = fresh;
   if (parts.last_bytes() != shape->placement.part_bytes.back()) return -EMSGSIZE;

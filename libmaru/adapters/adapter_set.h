@@ -1,8 +1,8 @@
 // One process's use of a register and a pool: load, acquire, release, and the moves between the forms.
 //
-// A form of an adapter changes under an intent: with the register's lock a process writes into the entry what it begins,
-// does it without the lock, and takes the intent away with the lock. An intent of a dead process is finished by the next
-// that meets it: what is left of the form goes, and the adapter is as if the dead one had never begun.
+// A form of an adapter changes under an intent. With the register's lock a process writes an intent into the entry, does the
+// work without the lock, and removes the intent with the lock. The next process that meets an intent of a dead process finishes
+// it. It removes the rest of the form, and the adapter is as if the dead process had never begun.
 //
 //   make    intent "making", and the form counts in the budget | pages | fill | store, the deepest part last | intent away
 //   remove  intent "removing" | the deepest part goes, unless held | the others go | the form no longer counts, intent away
@@ -88,7 +88,7 @@ class AdapterSet {
     uint32_t number;
     uint64_t life;
   };
-  // An adapter as its files have it, and what a form of it takes.
+  // An adapter as its files have it, and the size of one of its forms.
   struct Files {
     AdapterFile file;
     Manifest manifest;
@@ -167,7 +167,7 @@ class AdapterSet {
   void repair(uint32_t number, Form form);
   void repair_all();
 
-  // What the rules want of the resident adapters (adapter_rebalance.cc).
+  // A move that the rules want for a resident adapter (adapter_rebalance.cc).
   struct Wanted {
     Name name;
     Move move;
@@ -180,7 +180,7 @@ class AdapterSet {
   maru_client* const client_;
   const Wish wish_;
   Register register_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of the members below
   std::unordered_map<std::string, Name> names_;
   struct KnownShape {
     uint64_t life;
@@ -188,7 +188,7 @@ class AdapterSet {
   };
   std::unordered_map<uint64_t, KnownShape> shapes_;                    // by form_key()
   std::unordered_map<uint64_t, std::unique_ptr<maru_adapter>> holds_;  // likewise
-  std::unordered_set<uint64_t> own_intents_;  // likewise: what a thread of this process does now
+  std::unordered_set<uint64_t> own_intents_;  // likewise: work that a thread of this process does now
 };
 
 constexpr uint64_t form_key(uint32_t number, Form form) { return uint64_t{number} << 1 | index_of(form); }

@@ -1,12 +1,12 @@
-// Which waiting requests run together.
+// Chooses the waiting requests that run together.
 //
-// A simple former serves the adapter with the most waiting requests first, so a rare adapter waits for ever behind popular ones
-// (kPopular, to compare). The other way is fair between tenants: each tenant has a counter of the tokens it was served,
-// divided by its weight, and the next request is of the waiting tenant with the smallest. A tenant that comes back from
-// idleness starts at the smallest counter of the others, so it has no credit from the past (virtual token counters, Sheng
-// and others, OSDI 2024). Within a tenant the oldest request goes first, unless another of its first ones needs no further
-// adapter, or one that is nearer. Requests that have waited for old_ms go before all of that, the oldest first: so none
-// waits for longer than it takes to serve those before it.
+// A simple former serves the adapter with the most waiting requests first, so a rare adapter waits for ever behind popular
+// adapters (kPopular, to compare). The other way is fair between tenants. Each tenant has a counter of the tokens that it was
+// served, divided by its weight. The next request comes from the waiting tenant with the smallest counter. A tenant that comes
+// back from idleness starts at the smallest counter of the others, so it has no credit from the past. These are virtual token
+// counters (Sheng and others, OSDI 2024). Within a tenant the oldest request goes first, unless another of its first requests
+// needs no further adapter, or a nearer one. Requests that have waited for old_ms go before all others, the oldest first. So a
+// request waits no longer than the older requests take to be served.
 #pragma once
 
 #include "maru/adapters.h"
@@ -48,7 +48,7 @@ class BatchFormer {
     double served = 0;  // tokens by weight
     std::set<Sequence> waiting;
   };
-  // What a batch has so far.
+  // The requests of a batch so far.
   struct Batch {
     std::vector<uint64_t> ids;
     std::set<uint64_t> adapters;

@@ -9,7 +9,7 @@ namespace maru::adapters {
 namespace {
 
 constexpr uint32_t kRequestsMax = 16;          // of one work
-constexpr uint64_t kOutputsBytes = 32u << 10;  // parts of the outputs that are added to at a time: of the nearest cache
+constexpr uint64_t kOutputsBytes = 32u << 10;  // part of the outputs that fits the nearest cache, added to at a time
 
 const std::byte* row_at(const maru_adapter_rows& rows, uint64_t row) {
   if (row < rows.first_rows)
@@ -85,7 +85,7 @@ void Bgmv::divide(std::span<const maru_bgmv_request> requests) {
       ++end;
     works_.push_back({first, end - first});
   }
-  // The largest first, so that the last ones are small and the threads end together.
+  // The largest works come first. The last works are then small, and the threads end together.
   std::ranges::sort(works_, std::greater(), [&](const Work& work) {
     const maru_adapter_module& module = *requests[order_[work.first]].module;
     return module.rank * (module.in_features + module.out_features) * (work.count + 4);

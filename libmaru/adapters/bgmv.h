@@ -29,7 +29,7 @@ class Bgmv {
   struct Work {
     uint32_t first, count;  // in order_
   };
-  // What a thread needs beside its work; kept, so that no call allocates twice.
+  // A thread's memory beside its work; kept, so that no call allocates twice.
   struct Scratch {
     std::vector<float> products;  // [request][rank rounded up to 4]
   };
@@ -47,7 +47,7 @@ class Bgmv {
   std::atomic<size_t> next_{0};
   std::vector<Scratch> scratches_;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of the members below
   std::condition_variable begin_, done_;
   uint64_t round_ = 0;
   size_t busy_ = 0;

@@ -1,9 +1,9 @@
 // The two inner loops of a batched matrix-vector product, one pair for each kind of processor.
 //
-// An adapter adds B (A x). With rank rows of A and of B transposed both steps read whole rows: the first takes the product
-// of a row of A and an input ("shrink"), the second adds a row of B, times that number, to an output ("expand"). Four rows
-// and some requests go through registers together: a weight is converted once for all these requests, and an output is read
-// and written once for four rows.
+// An adapter adds B (A x). With rank rows of A and of B transposed both steps read whole rows. The first takes the product of a
+// row of A and an input ("shrink"). The second adds a row of B, times that number, to an output ("expand"). Four rows and some
+// requests go through registers together: a weight is converted once for all these requests, and an output is read and written
+// once for four rows.
 #pragma once
 
 #include "libmaru/adapters/tensor_list.h"
@@ -27,7 +27,7 @@ const BgmvKernels& plain_kernels();
 const BgmvKernels* avx2_kernels();
 const BgmvKernels* avx512_kernels();
 
-// Of all kernels: what is left behind the last whole vector.
+// For all kernels: the weights behind the last whole vector.
 float weight_of(const std::byte* row, Element element, uint64_t at);
 
 }  // namespace maru::adapters

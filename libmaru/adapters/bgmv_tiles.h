@@ -1,8 +1,8 @@
-// The loops of bgmv_kernels.h with vectors of floats, for a set of instructions that the includer has chosen: it defines
+// The loops of bgmv_kernels.h with vectors of floats, for the includer's set of instructions. The includer defines
 //
 //   MARU_TARGET      the attribute of each function that uses these instructions; a lambda would have none of them
 //   Vector           its type of vector, with kLanes floats
-//   kRequestsAtOnce  as many as its registers hold the sums of
+//   kRequestsAtOnce  the number of requests whose sums fit into registers
 //   load<kElement>(row, at)   the weights of a row as floats; INT8 without their scale
 //   zeros, repeated, load_floats, store_floats, fused_add, sum_of
 //

@@ -270,7 +270,7 @@ int maru_adapter_copy(const maru_adapter* adapter, size_t number, uint32_t matri
     const uint64_t size = as_floats ? sizeof(float) : element_bytes(held);
     if (bytes != place.rows * place.columns * size) return -EINVAL;
     auto* const to = static_cast<std::byte*>(ret_data);
-    // The held rows are those of A, and the columns of B. Both are read as they are, or made into floats first.
+    // The held rows are the rows of A, and the columns of B. Both are read as they are, or made into floats first.
     std::vector<const std::byte*> rows(place.rows);
     for_each_row(*adapter, place, [&](uint64_t row, const std::byte* weights) { rows[row] = weights; });
     if (matrix == MARU_ADAPTER_A) {

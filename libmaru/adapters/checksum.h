@@ -1,5 +1,5 @@
-// XXH3 of 128 bits over pieces, with AVX2 where the processor has it: twice as fast as with what every x86-64 has, and the same
-// sum.
+// XXH3 of 128 bits over pieces, with AVX2 where the processor has it. That is twice as fast as the instructions of every
+// x86-64, and gives the same sum.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 
 namespace maru::adapters {
 
-// What writers of a form share.
+// The input that all writers of a form share.
 struct FormPlan {
   const Manifest& manifest;  // manifest.element is the form's
   const Placement& placement;
@@ -41,7 +41,7 @@ class FormSink : public TensorSink {
 // All rows from the parts of another form, whose weights have the source's type.
 void write_form(const FormPlan& plan, const Placement& other, const std::vector<const void*>& other_parts);
 
-// Last, when the checksum is known.
+// Writes the manifest, last, when the checksum is known.
 void write_manifest(const FormPlan& plan);
 
 }  // namespace maru::adapters

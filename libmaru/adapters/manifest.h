@@ -1,4 +1,4 @@
-// What an adapter consists of: its modules with their shapes, from the files, and as bytes in the first block of a form.
+// The modules of an adapter with their shapes, read from the files, and as bytes in the first block of a form.
 #pragma once
 
 #include "libmaru/adapters/checksum.h"

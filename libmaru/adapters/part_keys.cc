@@ -8,7 +8,7 @@
 namespace maru::adapters {
 namespace {
 
-// What a key depends on. The version changes with the placement or the manifest.
+// The facts that a key depends on. The version changes with the placement or the manifest.
 struct KeyText {
   uint64_t version;
   uint64_t device, inode, file_bytes, modified_ns, headers_hash;

@@ -23,7 +23,7 @@ bool is_set(const Json& config, const char* key) {
          !((found->is_array() || found->is_object()) && found->empty());
 }
 
-// What changes the computation in a way that the weights alone do not tell.
+// Refuses settings that change the computation in a way that the weights alone do not tell.
 int refuse_other_kinds(const Json& config, maru_adapters_reason* reason) {
   static constexpr struct {
     const char* key;

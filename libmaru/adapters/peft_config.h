@@ -1,4 +1,4 @@
-// PEFT's adapter_config.json: what a LoRA adapter says of itself.
+// PEFT's adapter_config.json: the description of a LoRA adapter.
 #pragma once
 
 #include "libmaru/adapters/reason.h"
@@ -28,7 +28,7 @@ struct PeftConfig {
   double scaling_of(std::string_view module) const;
 };
 
-// Errors: -EBADMSG it is not what PEFT writes; -EOPNOTSUPP it asks for a kind of adapter that this library has not.
+// Errors: -EBADMSG PEFT does not write such a file; -EOPNOTSUPP this library does not know such an adapter.
 int parse_peft_config(std::string_view text, PeftConfig* ret_config, maru_adapters_reason* reason);
 
 }  // namespace maru::adapters

@@ -1,10 +1,9 @@
-// Where the rows of an adapter's matrices lie in its blocks.
+// The places of the rows of an adapter's matrices in its blocks.
 //
-// The unit is a rank's row: a row of A, with in_features weights, and a row of B transposed, with out_features. S-LoRA
-// pages adapters by the same rows, since a page of such rows needs no neighbour. A row begins at a line of the cache and
-// lies in one part; a part is a block of the pool, so an adapter needs no run of pages longer than a part. The manifest
-// lies before the first row. All of this follows from the manifest and the size of a part: every process computes the same
-// places.
+// The unit is a rank's row: a row of A, with in_features weights, and a row of B transposed, with out_features. S-LoRA pages
+// adapters by the same rows, since a page of such rows needs no neighbour. A row begins at a line of the cache and lies in one
+// part. A part is a block of the pool, so an adapter needs no run of pages longer than a part. The manifest lies before the
+// first row. All of this follows from the manifest and the size of a part: every process computes the same places.
 #pragma once
 
 #include "libmaru/adapters/manifest.h"
@@ -51,7 +50,7 @@ constexpr uint64_t slot_bytes_of(Element element, uint64_t columns) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Nothing when a row or the manifest is longer than a part: the caller needs longer ones.
+// Nothing when a row or the manifest is longer than a part: the caller needs longer parts.
 std::optional<Placement> place(const Manifest& manifest, Element element, uint64_t manifest_bytes,
                                uint64_t part_bytes_max);
 

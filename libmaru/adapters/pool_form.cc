@@ -40,7 +40,7 @@ void NewParts::let_go() {
 }
 
 int NewParts::allocate(const Placement& placement, uint64_t part_bytes) {
-  let_go();  // of what an attempt from another source has left
+  let_go();  // parts of an earlier attempt with another source
   const size_t count = placement.part_bytes.size();
   std::vector<maru_buffer> buffers(count);
   if (count > 1)
@@ -70,7 +70,7 @@ int NewParts::store_part(const maru_key& key, size_t at) {
   options.parent = deepest_.block;
   options.content_type = MARU_CONTENT_LORA_WEIGHT;
   maru_view view = {};
-  // Twice: what is there already may be evicted before it is pinned.
+  // Twice: a block that is there already may be evicted before it is pinned.
   for (int tries = 0; tries < 2; ++tries) {
     const int status = maru_store_pinned(client_, &key, &buffers_[at], &options, &view);
     if (status < 0) return status;
@@ -111,7 +111,7 @@ int remove_deepest(maru_client* client, const PartKeys& keys, size_t* ret_left) 
 }
 
 void remove_rest(maru_client* client, const PartKeys& keys, size_t left) {
-  // Nobody can hold the form any more. A search that is under way may pin a part for an instant; the part goes with that pin.
+  // No process can hold the form any more. A search under way may pin a part for an instant; the part goes with that pin.
   for (; left > 0; --left) (void)maru_delete(client, &keys[left - 1]);
 }
 

@@ -1,5 +1,5 @@
-// A form of an adapter in the pool: a chain of blocks, each below the one before. One pin on the deepest block holds all, the
-// deepest is evicted first, and it is stored last; so its presence says that the form is whole.
+// A form of an adapter in the pool: a chain of blocks, each below the block before. One pin on the deepest block holds all. It
+// is evicted first and stored last; so its presence says that the form is whole.
 #pragma once
 
 #include "libmaru/adapters/part_keys.h"
@@ -9,7 +9,7 @@
 
 namespace maru::adapters {
 
-// What a process knows of a form: it does not change while the entry lives.
+// A process's knowledge of a form: it does not change while the entry lives.
 struct Shape {
   Shape(const Entry& entry, Form form, uint64_t part_bytes) : keys(entry, form, part_bytes) {}
   PartKeys keys;
@@ -32,8 +32,8 @@ class HeldParts {
     if (client_ != nullptr) maru_release_match(client_, &match_);
   }
 
-  // Finds and holds all parts. Errors: -ENOENT not all are there; those of maru_match_prefix(); -EMSGSIZE a part has another
-  // size: some process has stored other bytes under the key.
+  // Finds and holds all parts. Errors: -ENOENT not all are there; the errors of maru_match_prefix(); -EMSGSIZE a part has
+  // another size: some process has stored other bytes under the key.
   int hold(maru_client* client, const PartKeys& keys, uint64_t part_bytes);
   bool is_held() const { return client_ != nullptr; }
   const std::vector<const void*>& parts() const { return parts_; }
@@ -55,7 +55,7 @@ class NewParts {
   NewParts& operator=(const NewParts&) = delete;
   ~NewParts();
 
-  // All parts but the last have part_bytes bytes, whatever the placement uses of them.
+  // All parts but the last have part_bytes bytes, even where the placement uses fewer.
   int allocate(const Placement& placement, uint64_t part_bytes);
   std::byte* row(const RowsPlace& place, uint64_t row) const {
     const RowsPlace::Spot spot = place.spot(row);

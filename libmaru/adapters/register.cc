@@ -17,7 +17,7 @@ namespace maru::adapters {
 namespace {
 
 constexpr uint32_t kGone = UINT32_MAX;
-// A byte of the file for each process, far behind its end: who is alive has a lock on his.
+// Each process has a byte of the file, far behind its end. A living process has a lock on its byte.
 constexpr int64_t kOwnersAt = int64_t{1} << 40;
 constexpr int64_t kMakersAt = kOwnersAt - 1;
 // Entries whose memory is reserved together: writing to a page for which a file system has no room would end the process.
@@ -41,7 +41,7 @@ timespec deadline_in(uint32_t ms) {
   return time;
 }
 
-// Waits for the lock of those who make or open a register; a process holds it for some system calls.
+// Waits for the lock of processes that make or open a register; a process holds it for some system calls.
 bool lock_makers(int fd, uint32_t timeout_ms) {
   for (uint32_t waited_ms = 0;; ++waited_ms) {
     struct flock lock = byte_lock(kMakersAt, F_WRLCK);
@@ -148,7 +148,7 @@ int Register::adopt(const Wish& wish, maru_adapters_reason* reason) {
   if (::fstat(file_.get(), &status) != 0 ||
       ::pread(file_.get(), static_cast<void*>(&copy), sizeof(copy), 0) != ssize_t(sizeof(copy)))
     return fail(reason, EBADMSG, "%s is no register: it is too short", wish.path.c_str());
-  // The lock of the makers orders this with who made it. [pairs adapters.ready]
+  // The lock of the makers orders this with the register's maker. [pairs adapters.ready]
   if (copy.ready.load(std::memory_order_acquire) != 1) {
     // Its maker died before any process could use it.
     if (::ftruncate(file_.get(), 0) != 0) return fail(reason, errno, "cannot make %s anew", wish.path.c_str());
@@ -177,7 +177,7 @@ int Register::adopt(const Wish& wish, maru_adapters_reason* reason) {
   return map(copy.file_bytes, copy.entries_max, reason);
 }
 
-// With the makers' lock. Totals are the register's: those of an older one begin anew.
+// With the makers' lock. Totals belong to this register: totals of an older register begin anew.
 int Register::open_totals(const Wish& wish, bool is_new, maru_adapters_reason* reason) {
   const std::string path = wish.path + format::kAdapterTotalsSuffix;
   FileDescriptor file;
@@ -199,7 +199,7 @@ int Register::open_totals(const Wish& wish, bool is_new, maru_adapters_reason* r
   return 0;
 }
 
-// What is resident, for readers of the totals: the register's own sums decide.
+// Shows the residents to readers of the totals: the register's own sums decide.
 void Register::show_residents() const {
   const auto show = [&](format::AdapterTotal which, uint64_t value) { totals().values[which].store_relaxed(value); };
   const Head& own = head();
@@ -332,7 +332,7 @@ void Register::forget(uint32_t number) {
   uint32_t at = bucket_of(own.name_hash);
   for (uint32_t tries = 0; tries < buckets_count_ && buckets_[at] != 0; ++tries, at = (at + 1) & (buckets_count_ - 1))
     if (buckets_[at] == number + 1) {
-      // Nothing was entered behind an empty bucket, so what ends a search may end it here.
+      // No entry was made behind an empty bucket, so such a bucket may end a search here.
       buckets_[at] = buckets_[(at + 1) & (buckets_count_ - 1)] == 0 ? 0 : kGone;
       break;
     }
@@ -377,7 +377,7 @@ void Register::begin(uint32_t number, Form form, Doing doing) {
 void Register::end(uint32_t number, Form form) {
   EntryWord& word = entries_[number].words[index_of(form)];
   word.doing.store(uint32_t(Doing::kNothing),
-                   std::memory_order_relaxed);  // under the lock; who waits takes it afterwards
+                   std::memory_order_relaxed);  // under the lock, which a waiter takes afterwards
   ::syscall(SYS_futex, &word.doing, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -1,4 +1,4 @@
-// The register: opening its file, its lock, its entries, its lists. What is in the pool is none of its business.
+// The register: opening its file, its lock, its entries, its lists. It knows nothing of the pool's content.
 #pragma once
 
 #include "libmaru/adapters/reason.h"
@@ -15,7 +15,7 @@ namespace maru::adapters {
 
 class Register {
  public:
-  // What a register is made with; a register that is there keeps its own.
+  // The settings for a new register; an existing register keeps its own.
   struct Wish {
     std::string path;
     uint8_t pool_uuid[16] = {};

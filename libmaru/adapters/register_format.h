@@ -1,19 +1,18 @@
-// The register as it lies in its file: what adapters there are, which of their forms are in the pool, and how often each
-// was used.
+// The register as it lies in its file: the adapters, their forms in the pool, and the recent uses of each.
 //
 //   head | buckets of names | resident lists, one for each form | entries
 //
 // All processes of one user on one host map the file. The lock of the head protects everything but the words that are atomic.
 // A process may die anywhere:
 //
-// * in the lock: the next owner rebuilds from the entries what follows from them (names, lists, sums);
+// * in the lock: the next owner rebuilds the derived parts (names, lists, sums) from the entries;
 // * between two locks, with an intent in an entry: the intent names the owner, whose death a lock on the file proves. The next
-//   process that meets it removes what the dead one left of that form from the pool.
+//   process that meets it removes the dead process's parts of that form from the pool.
 //
 // Totals for people are in a file beside it (maru/format/adapter_totals.h), which other users may read.
 //
-// An entry is live when its `life` is odd. An entry is written before its life becomes odd, and life becomes even before
-// anything of it changes.
+// An entry is live when its `life` is odd. An entry is written before its life becomes odd, and its life becomes even before
+// any other field of it changes.
 #pragma once
 
 #include "maru/adapters.h"
@@ -33,7 +32,7 @@ enum class Form : uint32_t { kHot = 0, kWarm = 1 };
 inline constexpr uint32_t kForms = 2;
 constexpr uint32_t index_of(Form form) { return uint32_t(form); }
 
-// What a process is doing with a form of an entry.
+// The work of a process on a form of an entry.
 enum class Doing : uint32_t { kNothing = 0, kMaking = 1, kRemoving = 2 };
 
 inline constexpr uint32_t kUseSlots = 8;    // periods that are remembered
@@ -41,7 +40,7 @@ inline constexpr uint32_t kUsePeriods = 6;  // periods of a window
 
 struct EntryWord {
   std::atomic<uint32_t> doing;  // enum Doing; processes wait on this word (futex)
-  std::atomic<uint32_t> owner;  // whose doing; from the head's owners
+  std::atomic<uint32_t> owner;  // of `doing`: a place in the head's owners
 };
 
 struct Entry {

@@ -1,9 +1,9 @@
-// Which form an adapter should have, from how often it was used of late. Pure arithmetic: the clock and the register are the
+// Decides which form an adapter should have, from its recent uses. Pure arithmetic: the clock and the register are the
 // caller's.
 //
-// With one threshold for each form an adapter at a threshold would move at each look. Here
-// a form is entered at one number of uses and left below a smaller one, it stays for a while whatever happens, and a full
-// budget changes hands only for a clearly more used adapter.
+// With one threshold for each form an adapter at a threshold would move at each look. So an adapter enters a form at one number
+// of uses and leaves it below a smaller number, and it keeps a new form for a while. A full budget changes hands only for a
+// clearly more used adapter.
 #pragma once
 
 #include "libmaru/adapters/register_format.h"
@@ -19,7 +19,7 @@ struct Standing {
 
 enum class Move { kStay, kPromote, kDemote, kDrop };
 
-// What the rules want: kPromote WARM to HOT, kDemote HOT to WARM, kDrop WARM to COLD.
+// The move that the rules want: kPromote WARM to HOT, kDemote HOT to WARM, kDrop WARM to COLD.
 inline Move wish(const Rules& rules, const Standing& standing, uint64_t now_ms) {
   const auto has_stayed = [&](Form form) { return now_ms - standing.since_ms[index_of(form)] >= rules.stay_ms; };
   if (standing.is_resident[index_of(Form::kHot)])

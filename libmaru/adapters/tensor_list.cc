@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Takes the header apart while it is read: no tree of values, so a header cannot cost more memory than its tensors do, and a
-// name that comes twice is seen.
+// Takes the header apart while it is read. It builds no tree of values, so a header cannot cost more memory than its tensors
+// do. It detects a name that comes twice.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   HeaderReader(uint64_t data_bytes, maru_adapters_reason* reason) : data_bytes_(data_bytes), reason_(reason) {}

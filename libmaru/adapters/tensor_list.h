@@ -22,7 +22,7 @@ inline constexpr uint64_t kTensorHeaderBytesMax = 16u << 20;  // a model with 10
 inline constexpr uint64_t kTensorsMax = 1u << 17;
 inline constexpr uint64_t kTensorNameBytesMax = 512;
 
-// An element's type, of those that adapters have.
+// The type of an element, among the types that adapters have.
 enum class Element : uint8_t { kFloat32 = 1, kFloat16 = 2, kBfloat16 = 3, kInt8 = 4 };
 
 constexpr uint64_t element_bytes(Element element) {
@@ -37,8 +37,8 @@ struct Tensor {
   uint64_t offset, bytes;  // in the data
 };
 
-// `json`: the header's bytes; `data_bytes`: what follows it in the file. The tensors come in the order of their data.
-// Errors: -EBADMSG what is wrong with the header; -EOPNOTSUPP a tensor is none of an adapter.
+// `json`: the header's bytes; `data_bytes`: the bytes behind it in the file. The tensors come in the order of their data.
+// Errors: -EBADMSG the header is wrong, and the reason says where; -EOPNOTSUPP a tensor does not belong to an adapter.
 int parse_tensor_list(std::span<const std::byte> json, uint64_t data_bytes, std::vector<Tensor>* ret_tensors,
                       maru_adapters_reason* reason);
 

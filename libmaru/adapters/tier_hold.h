@@ -17,7 +17,7 @@ class TierHold {
   TierHold& operator=(const TierHold&) = delete;
 
   // Waits until all parts are in the pool. Returns 0, and the bytes that were read. Errors: -ENOENT no tier has all of them in
-  // a quarter of the time; those of maru_prefetch().
+  // a quarter of the time; the errors of maru_prefetch().
   int load(const std::string& socket_path, const PartKeys& keys, uint32_t timeout_ms, uint64_t* ret_bytes);
   void let_go() { maru_prefetch_release(std::exchange(ticket_, nullptr)); }
 

@@ -37,7 +37,7 @@ struct Ways {
   void (*round)(const float* weights, uint64_t count, float inverse, int8_t* to);
   void (*load)(const std::byte* row, Element element, uint64_t columns, float* to);
   void (*turn)(const std::byte* const* row, Element element, uint64_t rows, uint64_t columns, float* to);
-  // How many weights of 16 bits from the first on have some of these bits clear: a multiple of what a step looks at.
+  // How many weights of 16 bits from the first on have some of these bits clear: a multiple of the weights of a step.
   uint64_t (*skip_numbers)(const std::byte* weights, uint64_t count, uint16_t exponent);
 };
 

@@ -1,4 +1,4 @@
-// Weights of 16 and 32 bits, and of 8 bits with a scale: conversions, and the search for what is no number.
+// Weights of 16 and 32 bits, and of 8 bits with a scale: conversions, and the search for infinities and NaN.
 #pragma once
 
 #include "libmaru/adapters/tensor_list.h"

@@ -1,4 +1,4 @@
-// MARU_CHECK: a programmer's error, on in every build. Never for what another process can cause.
+// MARU_CHECK: a programmer's error, on in every build. Never for a state that another process can cause.
 #pragma once
 
 #include <cstdio>
@@ -11,6 +11,6 @@ namespace maru {
 }
 }  // namespace maru
 
-// `message` says what would break if this were false.
+// `message` says which rule would break if this were false.
 #define MARU_CHECK(condition, message) \
   ((condition) ? void(0) : ::maru::check_failed(#condition, message, __FILE__, __LINE__))

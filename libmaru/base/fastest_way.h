@@ -13,7 +13,7 @@
 
 namespace maru {
 
-// Way is a pointer to a function. Of equally fast ways the one that was added first is the best. Any thread may call any
+// Way is a pointer to a function. Among equally fast ways the way that was added first is the best. Any thread may call any
 // function once all ways have been added.
 template <typename Way, uint32_t kWaysMax>
 class FastestWay {

@@ -1,8 +1,8 @@
-// A file descriptor that is owned: closed once, by whoever holds it last.
+// A file descriptor that is owned: closed once, by its last owner.
 //
 // It is never 0, 1 or 2. The kernel gives out the lowest free number, and a program that was started without standard streams
 // has these free. A message that the program prints would then go into the memory of a pool, or into a socket. So this class
-// exchanges each number below 3 for a higher one at once, before anything is mapped or sent.
+// exchanges each number below 3 for a higher number at once, before anything is mapped or sent.
 #pragma once
 
 #include <cerrno>
@@ -29,7 +29,7 @@ class FileDescriptor {
   int release() { return std::exchange(fd_, -1); }
   // As the constructor.
   void reset(int fd = -1) {
-    // A fork() of another thread in between copies one that is open, or none; never the number of one that is closed already.
+    // A fork() of another thread in between copies an open descriptor, or none; never the number of a closed descriptor.
     if (const int before = std::exchange(fd_, fd); before >= 0) ::close(before);
     fd_ = above_standard_streams(fd_);
   }

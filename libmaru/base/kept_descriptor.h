@@ -5,10 +5,10 @@
 // before each use whether the number still stands for this file. If not, the number is neither closed nor read nor written.
 //
 // This needs a file with an inode of its own. Files, devices, memory and sockets have one. Eventfds, pidfds and descriptors of
-// epoll share one among all of their kind, so a library keeps none of those.
+// epoll share an inode among all of their kind, so a library keeps none of those.
 //
 // Several descriptors of one file have the same inode, and one process may attach to one pool twice. So each number has a note
-// of the last kept descriptor that got it, and an earlier one knows by it that it has lost the number.
+// of the last kept descriptor that got it. By this note an earlier descriptor knows that it has lost the number.
 //
 // Thread safety: get() any, as long as nothing changes the object; also in a signal handler.
 #pragma once
@@ -64,7 +64,7 @@ class KeptDescriptor {
     return is_ours ? fd_ : -1;
   }
   void reset() {
-    // As in FileDescriptor: never the number of one that is closed already.
+    // As in FileDescriptor: never the number of a closed descriptor.
     const int fd = get();
     fd_ = -1;
     if (fd >= 0) ::close(fd);

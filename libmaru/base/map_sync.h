@@ -1,6 +1,7 @@
-// Shared mappings of files on a file system with DAX. A store there is durable once it left the processor's caches only if the
-// file system has written down where the file's blocks lie before it lets anybody write to them; MAP_SYNC asks it to. DAX
-// devices grant it, too, since nothing lies between them and their memory. Everything else refuses, and is mapped as ever.
+// Shared mappings of files on a file system with DAX. A store there may leave the processor's caches and still be lost. It is
+// durable only if the file system had written down the places of the file's blocks before it let a process write to them.
+// MAP_SYNC asks it to. DAX devices grant it, too, since nothing lies between them and their memory. Other files refuse, and are
+// mapped as ever.
 #pragma once
 
 #include "libmaru/base/mapping.h"
@@ -22,7 +23,8 @@ inline int shared_map_flags(int fd, size_t bytes) {
   return kSynchronous;
 }
 
-// Mapping::map_shared_aligned() with these flags: the place is found with a mapping that is replaced before anybody touched it.
+// Mapping::map_shared_aligned() with these flags. A first mapping finds the place, and is replaced before any thread touched
+// it.
 inline Result<Mapping> map_shared_synchronously(int fd, size_t bytes, int protection, uint64_t alignment) {
   auto mapped = Mapping::map_shared_aligned(fd, bytes, protection, alignment);
   const int flags = shared_map_flags(fd, alignment);
@@ -32,7 +34,7 @@ inline Result<Mapping> map_shared_synchronously(int fd, size_t bytes, int protec
     return mapped;
   }
   const int code = errno;
-  mapped->forget();  // the kernel may have unmapped what was there, and given the place to another thread
+  mapped->forget();  // the kernel may have unmapped the first mapping, and given the place to another thread
   return mapping_failure(code, "map " + std::to_string(bytes) + " bytes with MAP_SYNC");
 }
 

@@ -88,8 +88,8 @@ class Mapping {
     return Mapping(static_cast<std::byte*>(address), bytes);
   }
 
-  // The same from the start of the descriptor, at an address that a huge page can begin at: without that the kernel cannot
-  // use huge pages, whatever the memory is made of. `alignment`: what the device demands of `bytes`, and of the address.
+  // The same from the start of the descriptor, at an address that a huge page can begin at: at other addresses the kernel
+  // cannot use huge pages with any memory. `alignment`: the device's demand on `bytes`, and on the address.
   static Result<Mapping> map_shared_aligned(int fd, size_t bytes, int protection, uint64_t alignment) {
     constexpr uint64_t kHugePage = 2ull << 20;
     const uint64_t step = alignment > kHugePage ? alignment : kHugePage;
@@ -125,7 +125,7 @@ class Mapping {
     if (address_) ::munmap(address_, bytes_);
     address_ = nullptr;
   }
-  // Leaves the addresses to whatever is there now: in a child of fork() that has not inherited the memory.
+  // Leaves the addresses to their present content: in a child of fork() that has not inherited the memory.
   void forget() { address_ = nullptr; }
 
  private:

@@ -1,4 +1,4 @@
-// Result<T>: an operating error (a system call, a device, a configuration) with errno and what was being done.
+// Result<T>: an operating error (a system call, a device, a configuration) with errno and the attempted action.
 #pragma once
 
 #include <string>

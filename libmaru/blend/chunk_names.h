@@ -18,7 +18,7 @@ struct NameBytes {
 // Does not change, so any number of threads may use it.
 class ChunkNames {
  public:
-  // `secret`: 64 bits that only clients of the pool know, other ones for each fingerprint.
+  // `secret`: 64 bits that only clients of the pool know, with another secret for each fingerprint.
   ChunkNames(const maru_spans_options& options, const Fingerprint& fingerprint, uint64_t secret)
       : hash_(secret, options.window),
         fingerprint_(fingerprint),

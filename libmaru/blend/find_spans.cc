@@ -1,9 +1,9 @@
 // The calls of maru/spans.h that find: the prefix, segments of it behind a gap, and moved chunks between these.
 //
-// A window is a candidate when its key is present. The search takes the first candidate, then the first one behind it: all are
-// of one length, so no other choice has more spans. Candidates are pinned in groups, as if none would be refused. When a
-// candidate is refused (its block has other tokens, is gone or unreadable), the rest of the group is given back, and the choice
-// goes on with the next candidate. So the result is the same as with one candidate after the other.
+// A window is a candidate when its key is present. The search takes the first candidate, then the first candidate behind it:
+// all have one length, so no other choice has more spans. Candidates are pinned in groups, as if none would be refused. A
+// candidate may be refused: its block has other tokens, is gone or unreadable. Then the rest of the group is given back, and
+// the choice goes on with the next candidate. So the result is the same as with one candidate after the other.
 #include "libmaru/blend/window_scan.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Held {
   std::vector<maru_view> views;
 };
 
-// What maru_found_spans::held is.
+// The type behind maru_found_spans::held.
 struct Result {
   std::vector<Held> held;
   std::vector<maru_span> spans;
@@ -198,7 +198,7 @@ class Search {
     return 0;
   }
 
-  // Keeps one of the occupants of a window, whose views begin at `first`. -ENOENT: none can be taken.
+  // Keeps one of the occupants of a window, whose views begin at `first`. -ENOENT: the window has no usable occupant.
   int keep_nearest(Candidates& views, size_t first, uint64_t start) {
     const uint32_t* const tokens = tokens_.data() + start;
     std::optional<Record> nearest;
@@ -285,7 +285,7 @@ class Search {
       const uint64_t tokens = held_[end - 1].span.new_end - held_[begin].span.new_start;
       if (tokens < options_.tokens_min) continue;
       for (size_t i = begin; i < end; ++i, ++kept)
-        if (i != kept) std::swap(held_[i], held_[kept]);  // so that those that go are the last ones
+        if (i != kept) std::swap(held_[i], held_[kept]);  // so that the views to drop come last
     }
     drop_from(kept);
   }

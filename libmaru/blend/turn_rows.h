@@ -28,7 +28,7 @@ using TurnWay = void (*)(const TurnedRows& rows, const Angles& angles);
 enum class Way : uint32_t { kPlain, kAvx2, kAvx512 };
 inline constexpr uint32_t kWays = 3;
 
-// For a dtype of maru/rope.h. Null where this processor lacks what the way needs.
+// For a dtype of maru/rope.h. Null where this processor lacks an instruction of the way.
 TurnWay turn_way(Way way, uint32_t dtype);
 // The best of them.
 TurnWay best_turn_way(uint32_t dtype);

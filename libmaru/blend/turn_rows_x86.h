@@ -5,7 +5,7 @@
 
 namespace maru::blend {
 
-// Null where this processor lacks what it needs.
+// Null where this processor lacks a needed instruction.
 TurnWay avx2_turn_way(uint32_t dtype);
 TurnWay avx512_turn_way(uint32_t dtype);
 

@@ -1,11 +1,11 @@
-// Turning rows with vectors of single precision, for a set of instructions that the includer has chosen: it defines
+// Turning rows with vectors of single precision, for the includer's set of instructions. The includer defines
 //
 //   MARU_TURN       the attribute of each function that uses these instructions
 //   Vector          its type of vector, with kWidth numbers
 //   Dtype::load, Dtype::store, Dtype::kBytes   of all numbers of a vector
 //   load_floats, multiplied, fused_add, fused_subtract, swapped_neighbours
 //
-// and then includes this file inside of a namespace. What is left of a row after whole vectors goes through a padded copy.
+// and then includes this file inside of a namespace. The rest of a row behind its whole vectors goes through a padded copy.
 
 template <typename Dtype>
 MARU_TURN inline void turn_halves(const std::byte* from_a, const std::byte* from_b, std::byte* to_a, std::byte* to_b,

@@ -1,6 +1,7 @@
-// Which windows of a prompt the pool has a key for: all of them hashed, side by side in four lanes, and asked for in batches.
+// Finds the windows of a prompt for which the pool has a key. All windows are hashed, side by side in four lanes, and asked for
+// in batches.
 //
-// A hash depends on the one before it by a multiplication and a reduction, some ten cycles. Four stretches of a batch are
+// A hash depends on the hash before it by a multiplication and a reduction, some ten cycles. Four stretches of a batch are
 // hashed at once, so that the processor is never idle. Each begins with a hash from nothing, a multiplication for each token.
 #pragma once
 
@@ -20,7 +21,7 @@ class WindowScan {
 
   // How many windows a batch has.
   size_t batch_windows() const { return batch_windows_; }
-  // The windows that begin from `begin` to `end`, batch_windows() at most: those that are present are appended to
+  // Looks at the windows that begin from `begin` to `end`, batch_windows() at most. Appends the windows that are present to
   // `ret_starts` in their order. Returns 0 or -errno.
   int find(size_t begin, size_t end, std::vector<size_t>* ret_starts);
   // The hash of a window of the last call.

@@ -1,5 +1,5 @@
 // Counting the pool. Every word is a hint by the time it is read, so relaxed loads will do, and no count decides anything. No
-// word of a client makes a walk longer: the walk visits each page once, whatever the parents say.
+// word of a client makes a walk longer: the walk visits each page once, whatever the words of parents are.
 
 #include "libmaru/client/client.h"
 
@@ -51,7 +51,7 @@ class HeldBlocks {
 void Client::count_blocks(maru_block_counts* ret_counts) const {
   const uint32_t region_pages = region_.region_pages();
   for (uint32_t index = 0; index < region_.regions(); ++index) {
-    // The pages of a region that nobody has rented yet may be a hole, which a look would fill.
+    // The pages of a region that no client has rented yet may be a hole, which a look would fill.
     if (region_.region(index).word.load_relaxed() == 0) {
       ret_counts->free_pages += region_pages;
       continue;

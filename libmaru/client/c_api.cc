@@ -41,8 +41,8 @@ int with_any(maru_client* client, F&& operation) {
   }
 }
 
-// Also refuses what would be new work for a pool whose memory marud wants back. What fails because it went away under the call
-// (no page word is what it was, no marud answers) fails with the same word.
+// Also refuses new work for a pool whose memory marud wants back. A call may fail because the pool went away under it: page
+// words are replaced, or no marud answers. Such a call fails with the same word.
 template <typename F>
 int with(maru_client* client, F&& operation) {
   return with_any(client, [&](Client& c) {
@@ -90,7 +90,7 @@ int with_common_options(Client& c, const maru_store_options* given, F&& operatio
 }
 
 int find_batch(maru_client* client, const maru_key* keys, size_t n, bool payload, maru_view* ret_views) {
-  // Whatever the error: who releases them again ends no pin of an earlier call.
+  // On any error: a caller that releases these views again must end no pin of an earlier call.
   if (ret_views && n <= maru::limits::kBatchKeysMax) std::fill_n(ret_views, n, maru_view{});
   return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
     return ret_views || n == 0 ? c.retrieve_batch(digests, payload, ret_views) : -EINVAL;

@@ -18,7 +18,7 @@ namespace {
 
 static_assert(sizeof(maru_request_span::traceparent) == maru::client::kTraceparentBytes + 1);
 
-// What the library keeps in the caller's maru_request_span.
+// The library's words in the caller's maru_request_span.
 enum RequestWord : uint8_t { kParent, kBegunNs };
 
 }  // namespace

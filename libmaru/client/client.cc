@@ -124,7 +124,7 @@ Result<void> Client::open(const Options& options) {
 Client::~Client() {
   connection_.stop_watching();
   if (pages_) pages_->empty_caches();
-  // marud frees what is left: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
+  // marud frees the rest: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
   connection_.say_goodbye();
 }
 
@@ -214,7 +214,7 @@ uint64_t Client::recent_use(uint32_t page, uint64_t now_tick) const {
   return at <= now_tick ? at : at - std::min(at, uint64_t{1} << 32);
 }
 
-// What the filter remembers may be of a block that was in the page before, in this very tick.
+// The filter may remember a touch of the block that was in the page before, in this very tick. So this does not ask it.
 void Client::touch_stored(uint32_t page, uint64_t unix_ms) {
   const uint64_t at = tick(unix_ms);
   recent_touches_[page % kRecentTouches].store_relaxed((uint64_t(page) + 1) << 32 | (at & 0xFFFF'FFFF));
@@ -295,7 +295,7 @@ int Client::view_of(PageRef ref, uint32_t slot, const Digest* d, maru_view* ret_
         return status;
       }
   }
-  // After the pin: whoever is about to unmap everything sees the pin, or is seen here.
+  // After the pin: a thread that is about to unmap everything sees the pin, or this thread sees its flag.
   if (is_leaving()) {
     pins_.unpin(slot, ref);
     return -ESHUTDOWN;
@@ -312,11 +312,11 @@ int Client::verify(const maru_view& view, PageRef ref, const Digest& d) {
       !checksum(payload_->at(ref.page()) + metadata.offset, metadata.bytes, &read.metadata_checksum))
     return -EHWPOISON;
   if (metadata.fits && shm::fits_checksum(region_, ref.page(), read)) return 0;
-  // Another thread met bad memory here meanwhile: what was read is this process's own, and says nothing of the block.
+  // Another thread met bad memory here meanwhile: the bytes read are this process's own, and say nothing of the block.
   if (bad_pages_->meets(ref.page(), std::max(view.bytes, metadata.end()))) return -EHWPOISON;
   if (is_leaving()) return -ESHUTDOWN;  // zeros in the place of a pool whose memory went back
   count(format::kCounterChecksumErrors);
-  // Who may only read deletes nothing: the block is a miss here until somebody who may write meets it.
+  // A read-only client deletes nothing: the block is a miss here until a client that may write meets it.
   if (!read_only_ && shm::retire_ref(lane_, ref) == shm::RetireStatus::kRetired) finish(ref);
   return -EIO;
 }
@@ -325,8 +325,8 @@ int Client::retrieve(const Digest& d, bool payload, maru_view* ret_view) {
   const uint64_t now = now_ms();
   const format::Bucket& home = region_.bucket(shm::home_bucket(region_, d));
   __builtin_prefetch(&home.locations);
-  // What does not need the block line is done while it is on its way. The touch may be for a block of another key, whose
-  // tag happens to be the same: then it lives a little longer.
+  // Work without the block line is done while the line is on its way. The touch may be for a block of another key, whose tag
+  // happens to be the same: then it lives a little longer.
   const PageRef likely = shm::registry_find_plain(region_, home, d);
   shm::Found found;
   if (!likely.is_none()) {
@@ -527,7 +527,7 @@ int Client::remove_block(PageRef ref, bool unpinned) {
   if (read_only_) return -EROFS;
   if (!region_.is_page(ref)) return -EINVAL;
   if (!is_there(ref)) return -ENOENT;
-  // A look, not a promise: retiring takes the key away, and leaves the memory to those who pinned the block meanwhile.
+  // A look, not a promise: retiring takes the key away, and leaves the memory to clients that pinned the block meanwhile.
   if (unpinned && shm::is_pinned(region_, shm::LaneSet::in_use(region_), ref.page())) return -EBUSY;
   switch (shm::retire_ref(lane_, ref)) {
     case shm::RetireStatus::kAbsent: return -ENOENT;

@@ -1,5 +1,5 @@
-// A client: one attachment to one pool, and everything of it that is private to the process. The operations on blocks are
-// those of libmaru/shm; here keys become digests, pages become addresses, and marud is asked for memory.
+// A client: one attachment to one pool, and everything of it that is private to the process. libmaru/shm has the operations on
+// blocks; here keys become digests, pages become addresses, and marud is asked for memory.
 //
 // Thread safety: any number of threads, except for the destructor.
 #pragma once
@@ -55,9 +55,9 @@ class Client {
  public:
   static Result<std::unique_ptr<Client>> attach(const Options& options);
   ~Client();
-  // In a child of fork(), instead of the destructor. The parent's session, lane and pages are not the child's; the thread that
-  // watches them does not exist here, and the addresses, which were not inherited, may be those of something else by now. The
-  // parent's threads may have been in the middle of changing anything: the descriptors are closed, and the memory stays.
+  // In a child of fork(), instead of the destructor. The parent's session, lane and pages are not the child's, and the session
+  // thread does not exist here. The child did not inherit the mappings, so other memory may lie at their addresses. The
+  // parent's threads may have been in the middle of any change: the descriptors are closed, and the memory stays.
   static void abandon(std::unique_ptr<Client> client);
 
   bool is_child() const { return fork_guard_.is_child(); }
@@ -73,8 +73,8 @@ class Client {
   Result<bool> trace(const TracingWish& wish);
   void stop_tracing() { tracing_.store(nullptr, std::memory_order_release); }
 
-  // False: not a key (size or kind is wrong). Inline for the ready-made digests that engines use, and without a copy in
-  // memory: what follows waits for these two words.
+  // False: not a key (size or kind is wrong). Inline for the ready-made digests that engines use, and without a copy in memory:
+  // the next steps wait for these two words.
   bool digest(const maru_key& key, shm::Digest& ret_digest) const {
     shm::PlainDigest plain;
     if (!plain_digest(key, plain)) return false;
@@ -126,14 +126,14 @@ class Client {
   int fill(const maru_buffer& buffer, const void* data);
   bool is_cut_off() const;  // the file ends before the last page
   int view_error(const maru_view& view) const;
-  // `metadata`: this block's, may be null; not the one in the options, which may be of another block of the call.
+  // `metadata`: this block's, may be null; the options may have metadata of another block of the call.
   int store(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
             const maru_metadata* metadata, maru_block* ret_block);
   // The same; a block that was stored stays pinned, and a buffer that was not stays reserved.
   int store_pinned(const maru_key& key, const maru_buffer& buffer, const maru_store_options& options, maru_block parent,
                    maru_view* ret_view);
-  // Many at once, whose keys have these digests: 0, 1 or -errno for each in ret_results, in which everything has a result
-  // afterwards. How many are new.
+  // Stores many blocks at once, whose keys have these digests. ret_results gets 0, 1 or -errno for each. Returns how many are
+  // new.
   struct CommonOptions {
     const maru_store_options& options;
     maru_block parent;
@@ -147,7 +147,7 @@ class Client {
   int store_copy_batch(const maru_key* keys, std::span<const shm::Digest> digests, const void* const* data,
                        const uint64_t* bytes, const CommonOptions& common, maru_block* ret_blocks,
                        int32_t* ret_results);
-  // What this thread stores next is for this tenant: marud is told with the next request for memory. store() sets it, too.
+  // Sets the tenant of this thread's next stores: the next request for memory tells marud. store() sets it, too.
   static void set_tenant(uint64_t tenant);
   // Whether a block is under this key already; then as a store that loses to it.
   bool is_stored(const shm::Digest& digest, maru_block* ret_block);
@@ -157,11 +157,11 @@ class Client {
   int view_metadata(const maru_view& view, maru_metadata* ret_metadata) const;
   // Of a block, held or not; ret_key may be null.
   int block_info(shm::PageRef ref, maru_block_info* ret_info, maru_key_copy* ret_key) const;
-  // Whether options mean something, whatever is in the pool.
+  // Whether options are valid for any pool.
   static bool are_valid(const maru_store_options& options);
   // Whether the block is visible now: a hint.
   bool is_there(shm::PageRef ref) const;
-  // The parent that the options name; one that storing finds gone, where no block has its key. 0, or -EINVAL.
+  // The parent that the options name, or a page of no pool where no block has its key. 0, or -EINVAL.
   int parent_of(const maru_store_options& options, maru_block* ret_parent);
 
   bool exists(const shm::Digest& digest);
@@ -185,12 +185,12 @@ class Client {
  private:
   explicit Client(Connection::Target target) : connection_(std::move(target)) {}
   Result<void> open(const Options& options);
-  // Of the first key, which is of kind MARU_KEY_BYTES, and of those after it that can be hashed beside it: how many, at most
-  // kSipLanes; 0 if the first is not a key.
+  // Hashes the first key, which is of kind MARU_KEY_BYTES, and the keys after it that can be hashed beside it. Returns how
+  // many, at most kSipLanes; 0 if the first is not a key.
   size_t plain_texts(const maru_key* keys, size_t n, shm::PlainDigest (&ret_plain)[shm::kSipLanes]) const;
   bool other_plain(const maru_key& key, shm::PlainDigest& ret_plain) const;
   bool digest_rows(const maru_key_rows& rows, size_t first, size_t end, shm::Digest* digests) const;
-  // hash(digests, first, end) makes the digests of these keys, at most ExistsBatch::kGroup; false if one is not a key.
+  // hash(digests, first, end) makes the digests of these keys, at most ExistsBatch::kGroup; false if an entry is not a key.
   template <typename Hash>
   int exists_all(size_t n, uint8_t* ret_present, Hash&& hash);
   bool unpin(uint32_t slot, shm::PageRef ref);
@@ -198,11 +198,11 @@ class Client {
   int rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rented);
   int ask_for_credit(uint64_t tenant, uint64_t bytes);
   enum class Duplicate : uint8_t { kGiveBack, kKeep };
-  // What marud refused, or did not answer, within one call: no further block of the call asks for it again.
+  // marud's refusal or silence within one call: no further block of the call asks for the same again.
   struct Unanswered {
     int status = 0;
-    uint64_t tenant = 0, bytes = 0;  // what was asked for
-    bool is_silence() const;         // and not an answer
+    uint64_t tenant = 0, bytes = 0;  // of the request
+    bool is_silence() const;         // no answer came
     bool holds_for(uint64_t of_tenant, uint64_t of_bytes) const {
       return status != 0 && (is_silence() || (tenant == of_tenant && bytes <= of_bytes));
     }
@@ -217,17 +217,17 @@ class Client {
     const maru_metadata* metadata;  // may be null
   };
   int publish(const Store& what, Duplicate duplicate, Unanswered* unanswered, maru_block* ret_block);
-  // Puts the metadata behind the payload, and into the block what is said of it there.
+  // Puts the metadata behind the payload, and its length and checksum into `block`.
   int write_metadata(const Store& what, shm::NewBlock& block);
   int ask_for_room(const shm::Digest& digest, shm::PageRef parent);
   struct CopyBatch;
   void take_for(CopyBatch& batch, Unanswered& unanswered);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented, RentSpan* span = nullptr);
-  // Whether the marud of this epoch has said so: another one ends the connection.
+  // Whether the marud of this epoch knows this version: an older marud ends the connection at an unknown message.
   bool marud_knows(uint64_t minor_version) const;
   uint64_t tick(uint64_t unix_ms) const;
   void touch(uint32_t page, uint64_t unix_ms);
-  void touch_stored(uint32_t page, uint64_t unix_ms);  // by it marud learns of the block
+  void touch_stored(uint32_t page, uint64_t unix_ms);  // this tells marud of the block
   uint64_t recent_use(uint32_t page, uint64_t now_tick) const;
   void count(format::LaneCounter which, uint64_t by = 1);
   void finish(shm::PageRef ref);
@@ -261,10 +261,10 @@ class Client {
   std::unique_ptr<PageSource> pages_;
   std::unique_ptr<BadPages> bad_pages_;
   std::atomic<bool> leaving_{false};
-  bool left_ = false;  // the session thread's, as what follows
+  bool left_ = false;  // the session thread's, as the members below
   uint32_t tell_pause_ms_ = 0;
-  wire::Deadline tell_again_{0};        // marud is told of bad pages when it is over
-  std::atomic<uint32_t> page_told_{0};  // the last one of which marud was told; its answer may come late, in any thread
+  wire::Deadline tell_again_{0};        // when it is over, marud is told of bad pages
+  std::atomic<uint32_t> page_told_{0};  // the last page that marud was told of; its answer may come late, in any thread
 
   AtomicU64 counting_thread_{0};  // the thread that counts with plain stores; a later thread may have its identity
 

@@ -1,4 +1,5 @@
-// What a block says of itself: its metadata, written before it is visible and read under its pin, and the facts of its lines.
+// A block's description of itself: its metadata, written before it is visible and read under its pin, and the facts of its
+// lines.
 #include "libmaru/client/client.h"
 #include "libmaru/client/payload_copy.h"
 
@@ -32,11 +33,11 @@ int Client::write_metadata(const Store& what, shm::NewBlock& block) {
   if (place.bytes == 0) return 0;
   std::byte* const at = payload_->writable(own.page());
   if (at == nullptr) return -ENOMEM;
-  // What publishing looks at first travels while the bytes are copied.
+  // The lines that publishing reads first travel while the bytes are copied.
   shm::prefetch_publish(region_, own, what.digest);
   const maru_buffer room{at + place.offset, place.bytes, own.bits};
   if (const int status = fill(room, what.metadata->data); status != 0) return status;
-  // Of what is in the pool now: the caller's bytes may change meanwhile.
+  // Sums the pool's bytes: the caller's bytes may change meanwhile.
   if (region_.has_checksums() && !checksum(room.data, room.bytes, &block.metadata_checksum)) return -EHWPOISON;
   block.metadata_bytes = place.bytes;
   return 0;
@@ -79,7 +80,7 @@ int Client::block_info(PageRef ref, maru_block_info* ret_info, maru_key_copy* re
   info.content_type = uint32_t(kind >> 56);
   info.stored_ms = detail.stored_ms.load_acquire();
   info.expires_ms = line.expires_ms.load_acquire();
-  shm::KeyBytes key;  // read_key() fills what the key has of it
+  shm::KeyBytes key;  // read_key() fills as much as the key has
   const bool has_key = ret_key == nullptr || shm::read_key(region_, ref, &key);
   if (const int after = status(); after != 0) return after;
   if (!has_key || !metadata.fits) return -EBADMSG;

@@ -20,12 +20,12 @@ constexpr size_t kEvictedKeptMax = 4096;
 // A duplicate, expired block in the way is retired and the store tried again; each time another client may have put a new
 // one there.
 constexpr int kExpiredRetries = 8;
-// The parent where a key names one that is not there: a page of no pool. A block that is there already needs no parent, so it
-// is for the publishing to say that this one is gone, after it has looked for the block.
+// The parent where a key names an absent block: a page of no pool. A block that is there already needs no parent. So publishing
+// reports the absent parent, after it has looked for the block.
 constexpr PageRef kGoneParent = PageRef::of(~uint32_t{0} - 1, 0);
-// Other threads of this client may use up what marud granted to this one.
+// Other threads of this client may use up the credit that marud granted to this thread.
 constexpr int kCreditRetries = 16;
-// Others that store into the same buckets may take the room first.
+// Other clients that store into the same buckets may take the room first.
 constexpr int kRoomRetries = 4;
 
 }  // namespace
@@ -49,7 +49,7 @@ int Client::rent(uint64_t runs, uint32_t run_pages, PageSource::Rented* ret_rent
     connection_.took_answer();
     return span.end(status, runs);
   } catch (const std::bad_alloc&) {
-    if (answered != 0) connection_.lose_answer(answered);  // what it grants comes back
+    if (answered != 0) connection_.lose_answer(answered);  // its grant comes back
     return -ENOMEM;
   }
 }
@@ -65,7 +65,7 @@ int Client::ask_for_credit(uint64_t tenant, uint64_t bytes) {
     auto reply = connection_.request(wire::Type::kCredit, wire::bytes_of(request));
     return reply ? 0 : status_of(reply.error());
   } catch (const std::bad_alloc&) {
-    return -ENOMEM;  // what it granted, if it did, is in the account
+    return -ENOMEM;  // any grant of marud is in the account
   }
 }
 
@@ -107,7 +107,7 @@ int Client::read_rent_reply(std::span<const std::byte> payload, PageSource::Rent
         evicted_.push_back(std::move(record));
         ++kept;
       }
-    } catch (const std::bad_alloc&) {  // the others count as lost; the pages are what matters
+    } catch (const std::bad_alloc&) {  // the other keys count as lost; the pages matter
     }
     evicted_lost_ += view->evicted_total - std::min<uint64_t>(kept, view->evicted_total);
     for (; evicted_.size() > kEvictedKeptMax; evicted_.pop_front()) ++evicted_lost_;
@@ -129,8 +129,8 @@ int Client::next_evicted(maru_key_copy* ret_key) {
   return 0;
 }
 
-// None of them in memory that this process has replaced: what it wrote there nobody else would see. Those stay RESERVED, so
-// that they are not offered again; they are few, and free when this process ends or marud has looked.
+// Takes no page in memory that this process has replaced: no other process would see its bytes. Such pages stay RESERVED, so
+// that they are not offered again. They are few, and become free when this process ends or marud has looked.
 int Client::take_good_pages(size_t n, uint32_t run_pages, PageRef* ret_heads, size_t* ret_taken) {
   size_t taken = n;
   int status = pages_->take(n, run_pages, ret_heads, ret_taken ? &taken : nullptr);
@@ -181,9 +181,9 @@ bool Client::is_of_here(const maru_buffer& buffer) const {
 int Client::abort(const maru_buffer& buffer) {
   const PageRef ref = PageRef::from_bits(buffer.block);
   if (!is_of_here(buffer)) return -EINVAL;
-  // Nobody may get a page with bad memory next: it stays RESERVED until marud has looked.
+  // No process may get a page with bad memory next: it stays RESERVED until marud has looked.
   if (bad_pages_->meets(ref.page(), region_.run_pages(ref.page()) * region_.page_bytes())) return -EHWPOISON;
-  // Once the pool has been left the pages are nobody's.
+  // Once the client has left the pool, it no longer owns pages.
   return pages_->give_back(ref) || is_leaving() ? 0 : -EINVAL;
 }
 
@@ -203,7 +203,7 @@ bool Client::is_stored(const Digest& d, maru_block* ret_block) {
 }
 
 bool Client::are_valid(const maru_store_options& options) {
-  // A type that nobody knows would be shown and evicted as another one, and a word that names no page be taken for "no parent".
+  // A type that no program knows would be shown and evicted as another type. A word that names no page would mean "no parent".
   return options.content_type <= MARU_CONTENT_GRADIENT && (options.parent == 0 || options.parent_key == nullptr) &&
          (options.parent == 0 || !PageRef::from_bits(options.parent).is_none());
 }
@@ -283,9 +283,9 @@ int Client::publish(const Store& what, Duplicate duplicate, Unanswered* unanswer
   const std::byte* data = payload_->at(own.page());
   const uint64_t filled_bytes = shm::bytes_with_metadata(buffer.bytes, block.metadata_bytes);
   if (region_.has_checksums() && !checksum(data, buffer.bytes, &block.payload_checksum)) return -EHWPOISON;
-  // Whoever filled the buffer did it with ordinary stores, as far as anybody knows.
+  // The caller filled the buffer with ordinary stores, as far as the library knows.
   if (region_.is_durable() && !flush(data, filled_bytes)) return -EHWPOISON;
-  // After the last look at the payload: what was filled in after its memory went bad is in no other process.
+  // After the last look at the payload: bytes that were filled in after the memory went bad are in no other process.
   if (bad_pages_->meets(own.page(), filled_bytes)) return -EHWPOISON;
 
   int credit_tries = 0, room_tries = 0;
@@ -338,7 +338,7 @@ int Client::publish(const Store& what, Duplicate duplicate, Unanswered* unanswer
   }
 }
 
-// Frees a block that this client has retired, or leaves it to marud because somebody is reading it.
+// Frees a block that this client has retired, or leaves it to marud because another client is reading it.
 void Client::finish(PageRef ref) {
   const shm::LaneSet lanes = shm::LaneSet::in_use(region_);
   uint32_t pages = 0;

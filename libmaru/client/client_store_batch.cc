@@ -1,9 +1,9 @@
-// Stores of many keys in one call: what client_store.cc does for one, with the misses of later keys overlapped, and with one
+// Stores of many keys in one call: as client_store.cc does for one key, with the misses of later keys overlapped, and with one
 // request to marud for all pages that are missing.
 //
-// Each block is published by itself, so what other processes see, and what a death leaves, is as if the calls came one after
-// the other; only that the pages of all copies are RESERVED before the first is published. Keys that are the same are told
-// apart by the registry, as if two clients stored them: the first one wins.
+// Each block is published by itself. So other processes see, and a death leaves, the same as if the calls came one after the
+// other. There is one difference: the pages of all copies are RESERVED before the first is published. The registry tells equal
+// keys apart, as if two clients stored them: the first wins.
 #include "libmaru/client/call.h"
 #include "libmaru/client/client.h"
 #include "libmaru/client/thread_state.h"
@@ -48,20 +48,20 @@ int Client::store_batch(const maru_key* keys, std::span<const Digest> digests, c
   return stored;
 }
 
-// Those of a batch that are not there yet. All memory is the calling thread's.
+// The blocks of a batch that are not there yet. All memory is the calling thread's.
 struct Client::CopyBatch {
   const maru_key* keys;
   const uint64_t* bytes;
   const CommonOptions& common;
-  std::span<uint32_t> missing;  // which of the batch, in their order
-  std::span<uint32_t> by_size;  // the same, those that take pages alike side by side
-  std::span<PageRef> taken;     // room for as many
-  std::span<PageRef> pages;     // of all the batch: what is there for each
+  std::span<uint32_t> missing;  // indices in the batch, in their order
+  std::span<uint32_t> by_size;  // the same, sorted by size: equal numbers of pages lie side by side
+  std::span<PageRef> taken;     // room for as many pages
+  std::span<PageRef> pages;     // for each block of the batch: its pages, or none
   int32_t* results;
 };
 
-// Takes the pages, asking once for all that are alike in their number and in the tenant that they are for. Where not all can
-// be had, those of the first keys are taken, and the others have their result.
+// Takes the pages, and asks once for all blocks with equal numbers of pages and equal tenants. If marud cannot give all, the
+// first keys get pages, and the others have their result.
 void Client::take_for(CopyBatch& batch, Unanswered& unanswered) {
   const auto run_pages = [&](uint32_t i) {
     const uint64_t needed = shm::bytes_with_metadata(batch.bytes[i], batch.common.metadata_bytes(i));

@@ -39,8 +39,8 @@ auto Connection::whole_or_lost(F&& conversation) {
   }
 }
 
-// Reads until the reply to this very request; what an earlier, timed-out one left behind goes to `late_reply_`, what marud sent
-// unasked to `notice_`.
+// Reads until the reply to this very request. A reply to an earlier request that timed out goes to `late_reply_`, and a message
+// that marud sent unasked goes to `notice_`.
 Result<Reply> Connection::receive_reply(const Deadline& deadline, uint32_t request_id) {
   for (;;) {  // ends: see below
     auto packet = wire::receive_packet(socket_, deadline.left_ms());
@@ -76,11 +76,11 @@ void Connection::lose_answer(uint32_t request_id) {
   drop_socket();
 }
 
-// What lies in the socket while no request waits for an answer: what came unasked, and answers that come too late.
+// Reads the socket while no request waits for an answer: messages that came unasked, and answers that come too late.
 void Connection::read_notices() {
   const std::lock_guard lock(mutex_);
   whole_or_lost([&] {
-    // While marud has not let us in again, what comes is its answer to that.
+    // While marud has not let us in again, the next message is its answer to the attach.
     for (int i = 0; i < kNoticesPerLook && attaching_again_ == 0; ++i) {
       pollfd poll{socket_.get(), POLLIN, 0};  // -1 is never ready
       if (::poll(&poll, 1, 0) <= 0 || (poll.revents & POLLIN) == 0) return;
@@ -97,11 +97,11 @@ void Connection::read_notices() {
 
 Result<uint32_t> Connection::send(const Deadline& deadline, wire::Type type, std::span<const std::byte> payload, int fd,
                                   int second) {
-  if (next_request_ == 0) ++next_request_;  // 0 is what comes unasked
+  if (next_request_ == 0) ++next_request_;  // 0 stands for messages that come unasked
   const uint32_t id = next_request_++;
   const auto packet = wire::encode(type, id, 0, payload);
   if (type == wire::Type::kRent) {
-    // They may have to go there when there is no memory: all of them, and those that were answered.
+    // When memory runs out, all ids may have to go into lost_, also the answered ids.
     lost_.reserve(lost_.size() + unanswered_.size() + in_hand_ + 1);
     unanswered_.push_back(id);
   }
@@ -119,7 +119,7 @@ Result<Reply> Connection::exchange(const Deadline& deadline, wire::Type type, st
 Result<Reply> Connection::attach() {
   const std::lock_guard lock(mutex_);
   auto reply = attach_locked(deadline());
-  // The lane that marud gives later it takes back, since nobody learns of it; and it has been waited for long enough.
+  // marud takes a lane back that it gives later, since no client learns of it; and the lane was waited for long enough.
   if (!reply && reply.error().code == ETIMEDOUT) may_have_lane_ = false;
   return reply;
 }
@@ -164,14 +164,14 @@ int Connection::memory_to_hand_back(int* ret_control) const {
   *ret_control = -1;
   const int device = device_ ? device_->get() : -1, control = control_ ? control_->get() : -1;
   if (device < 0 || (control_ && control_->was_opened() && control < 0)) return -1;
-  // A marud from before pools in memory were in two pieces drops whoever hands it two descriptors, and it may have a pool on
-  // two devices.
+  // A marud from before pools in memory were in two pieces drops a client that hands it two descriptors, and it may have a pool
+  // on two devices.
   if (is_memory(control)) *ret_control = control;
   return device;
 }
 
 Result<void> Connection::begin_attach_again(const Deadline& deadline) {
-  drop_socket();  // so that a failure is seen as one, and not as a connection that has just ended
+  drop_socket();  // so that a failure shows as one, and not as a connection that has just ended
   const uint32_t left_ms = deadline.left_ms();
   if (left_ms == 0) return failure(ETIMEDOUT, "connect to " + target_.socket_path);
   auto socket = wire::connect_to(target_.socket_path, left_ms);
@@ -195,8 +195,8 @@ Result<void> Connection::begin_attach_again(const Deadline& deadline) {
   return {};
 }
 
-// A marud that answers later than this waits is waited for again by the next attempt, and not asked anew: else a client that is
-// less patient than a busy marud is slow would never come back.
+// When marud's answer comes later than this waits, the next attempt waits for it again, and does not ask anew. Otherwise a
+// client with less patience than a busy marud needs would never come back.
 Result<void> Connection::reattach_locked(const Deadline& deadline) {
   if (stale_) return failure(ESTALE, "attach again: marud no longer has this lane");
   if (is_lost()) {
@@ -267,14 +267,14 @@ Result<Reply> Connection::request_locked(const Deadline& deadline, wire::Type ty
   }
 }
 
-// A marud that was started anew and has not been attached to yet holds the lane for a process that lives: it is told, too. One
-// that is not there finds out by itself when the process ends. The kernel closes the connections of a marud that has ended a
-// little after that, and until then they look alive: so once more on another one.
+// A marud that was started anew, and that this client has not attached to yet, holds the lane for a living process: it is told,
+// too. A marud that is not there finds out by itself when the process ends. The kernel closes the connections of a dead marud a
+// little after its end, and until then they look alive: so this tries once more on another connection.
 void Connection::detach_locked() {
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (stale_) return;
     const auto connected = known_ ? reattach_locked(deadline()) : Result<void>();
-    // Of a pool that is fenced marud says so, and keeps the connection for this.
+    // A marud that has fenced the pool says so, and keeps the connection for this.
     if (!connected && (connected.error().code != EIO || socket_.get() < 0)) return;
     const auto reply = exchange(deadline(), wire::Type::kDetach, {});
     if (reply || !known_) return;
@@ -334,7 +334,7 @@ Result<void> Connection::start_watching() {
     ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   } const no_signals;
-  is_watching_.store(true, std::memory_order_relaxed);  // the thread sees what came before its start
+  is_watching_.store(true, std::memory_order_relaxed);  // the thread sees all stores before its start
   try {
     watcher_ = std::thread([this] {
       watch();
@@ -355,13 +355,13 @@ void Connection::stop_watching() {
 }
 
 void Connection::abandon() {
-  // Neither joined nor detached: the handle may by now be that of a thread which the child has started itself.
+  // Neither joined nor detached: the handle may by now stand for a thread that the child has started itself.
   new (&watcher_) std::thread;
   socket_.reset();
   wake_.reset();
 }
 
-// False: it is to end.
+// False: the thread is to end.
 bool Connection::look(int* retry_ms) {
   wake_.forget_wakes();  // a change before this is seen below
   if (is_ending_.load(std::memory_order_seq_cst) || !wake_.is_whole()) return false;
@@ -378,7 +378,7 @@ bool Connection::look(int* retry_ms) {
   if (!wake_.is_whole()) return false;  // the poll may have been of a file of the program
   if (!lost && !polls[1].revents) return true;
   if (!lost && (polls[1].revents & (POLLHUP | POLLERR | POLLNVAL)) == 0) {
-    read_notices();  // waits for a request that is under way, and whose answer this may have been
+    read_notices();  // waits for a request under way: the message may have been its answer
     return true;
   }
   const auto connected = reattach();
@@ -386,7 +386,7 @@ bool Connection::look(int* retry_ms) {
   return true;
 }
 
-// Nobody above this thread could be told that there is no memory: it waits until there is some.
+// No caller above this thread could be told that there is no memory: it waits until there is some.
 void Connection::watch() {
   for (int retry_ms = 0;;) {
     try {

@@ -1,13 +1,13 @@
 // The connection to marud: the session that says this client is alive, and the few requests that need an answer. When
 // marud is gone everything that lives in shared memory goes on; requests fail until it is back.
 //
-// A request waits for timeout_ms in all, whatever it has to do on the way; for those of other threads it waits before that.
+// A request waits for timeout_ms in all, with all its steps; before that it waits for the requests of other threads.
 //
 // The program may close any descriptor of the process, also these (libmaru/base/kept_descriptor.h). The next request then makes
 // another connection. The session thread ends when nothing can wake it any more, and the client goes on without it.
 //
-// Thread safety: any; one request at a time, others wait for it. Whatever allocates may throw std::bad_alloc: by then the
-// connection is given up, so that it is made again, and answers that were not read count as lost.
+// Thread safety: any; one request at a time, others wait for it. A function that allocates may throw std::bad_alloc: by then
+// the connection is given up, so that it is made again, and answers that were not read count as lost.
 #pragma once
 
 #include "libmaru/base/file_descriptor.h"
@@ -51,14 +51,14 @@ class Connection {
 
   // The first attachment. The reply's descriptors are the pool's device, or devices.
   Result<Reply> attach();
-  // What a later attachment proves itself with: the lane held before and what to hand back, as it came with the
-  // reply; `control` is none if only one came. Both stay the caller's until part(), or outlive this.
+  // The proof of a later attachment: the lane held before, and the descriptors to hand back, as they came with the reply.
+  // `control` is none if only one came. Both stay the caller's until part(), or outlive this.
   void remember(const wire::AttachReply& reply, const KeptDescriptor* device, const KeptDescriptor* control);
 
   // Sends a request and waits for its reply. A lost connection is made again once, with the same lane. Errors: ENOTCONN no
-  // marud there; ETIMEDOUT; ESTALE as from reattach(); what marud refuses with.
+  // marud there; ETIMEDOUT; ESTALE as from reattach(); the errno of marud's refusal.
   Result<Reply> request(wire::Type type, std::span<const std::byte> payload);
-  // The same, and waits for `wait_ms` at most: after ETIMEDOUT its reply may be a late one.
+  // The same, and waits for `wait_ms` at most: after ETIMEDOUT its reply may still come late.
   Result<Reply> request(wire::Type type, std::span<const std::byte> payload, uint32_t wait_ms);
   // Connects again if the connection is lost. ECONNREFUSED: no marud there. ESTALE: marud has another pool of this name, or
   // gave the lane up.
@@ -69,18 +69,18 @@ class Connection {
   void took_answer() { --in_hand_; }
   void lose_answer(uint32_t request_id);
 
-  // Called with a successful reply that comes after its request was given up on: marud has done what it says. Runs inside a
-  // later request or in the session thread, and must make no request itself. To be set before there can be any.
+  // Called with a successful reply that comes after its request was given up: marud has done what the reply says. Runs inside a
+  // later request or in the session thread, and must make no request itself. To be set before the first request.
   using LateReply = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_late_reply(LateReply late_reply) { late_reply_ = std::move(late_reply); }
 
-  // Called with the ids of requests for memory whose answers will never come, once marud has let us in again on our lane:
-  // nobody works on them any more. As on_late_reply.
+  // Called with the ids of requests for memory whose answers will never come, once marud has let us in again on our lane. marud
+  // does not work on them any more. As on_late_reply.
   using LostAnswers = std::function<void(std::span<const uint32_t> request_ids)>;
   void on_lost_answers(LostAnswers lost_answers) { lost_answers_ = std::move(lost_answers); }
 
-  // Called with what marud sends unasked, by the session thread or inside a request of any thread, and as on_late_reply. May be
-  // any bytes.
+  // Called with each message that marud sends unasked, by the session thread or inside a request of any thread, and as
+  // on_late_reply. May be any bytes.
   using Notice = std::function<void(wire::Type type, std::span<const std::byte> payload)>;
   void on_notice(Notice notice) { notice_ = std::move(notice); }
 
@@ -88,7 +88,7 @@ class Connection {
   // wants to be called again at the latest, or -1.
   using Upkeep = std::function<int()>;
   void on_upkeep(Upkeep upkeep) { upkeep_ = std::move(upkeep); }
-  // What to do when marud says, to an attach after a loss of the connection, that it has fenced the pool.
+  // Called when marud answers, to an attach after a loss of the connection, that it has fenced the pool.
   void on_fenced(std::function<void()> fenced) { fenced_ = std::move(fenced); }
   // Wakes the session thread, if there is one.
   const Wake& waker() const { return wake_; }
@@ -100,8 +100,8 @@ class Connection {
   // The attachment is over for good: marud is told if it is there, and nothing connects again.
   void part();
 
-  // A thread that waits for the end of the connection and makes it again; so marud gets a pool back that only its clients
-  // still hold. It also reads what marud sends unasked, which without it waits for the next request.
+  // A thread that waits for the end of the connection and makes it again. So marud gets a pool back that only its clients still
+  // hold. The thread also reads marud's unasked messages, which would otherwise wait for the next request.
   Result<void> prepare_watching();  // makes waker()
   Result<void> start_watching();
   void stop_watching();

@@ -1,4 +1,4 @@
-// What maru_client is.
+// The definition of maru_client.
 #pragma once
 
 #include "libmaru/client/client.h"

@@ -1,4 +1,4 @@
-// What a client does when memory goes away: single pages that are bad, and the whole pool when marud wants it back.
+// The client's reaction when memory goes away: single pages that are bad, and the whole pool when marud wants it back.
 //
 // Leaving. marud's message (the pool is being removed, or was fenced) sets a flag; from then on nothing new is begun, and
 // views stay valid until they are released. When none is left the session thread puts private, zeroed memory in the place of
@@ -49,7 +49,7 @@ int Client::fill(const maru_buffer& buffer, const void* data) {
   BadRange bad;
   if (guarded(buffer.data, buffer.bytes, [&] { copy_payload(buffer.data, data, buffer.bytes); }, &bad)) return 0;
   if (bad.is_absent && !is_cut_off()) return -ENOSPC;  // the page is good as soon as the file system has room for it
-  // The pages stay RESERVED, so that nobody gets them before marud has looked.
+  // The pages stay RESERVED, so that no process gets them before marud has looked.
   bad_pages_->note(bad);
   return -EHWPOISON;
 }
@@ -94,17 +94,17 @@ int Client::upkeep() {
   return left_ ? -1 : kLookAgainMs;
 }
 
-// marud wants the memory back, or has fenced it: what others see there may be something else by now.
+// marud wants the memory back, or has fenced it: the memory may get another use by now.
 void Client::begin_leaving() {
-  // Without a session thread nobody could tell when the last view is released: such a client stays.
+  // Without a session thread the end of the last view could not be noticed: such a client stays.
   if (!connection_.is_watched()) return;
   leaving_.store(true, std::memory_order_seq_cst);
   connection_.wake();  // another thread's request may have read this
 }
 
-// The control region goes first: as long as it is there, a store that is under way may publish a page, and what it has filled
-// and summed up must lie in the pool then. Either may fail for want of address space: then again later, and marud names this
-// process at its deadline.
+// The control region goes first. As long as it is there, a store under way may publish a page, and the page's filled and summed
+// bytes must lie in the pool then. Either may fail for want of address space. Then it is tried again later, and marud names
+// this process at its deadline.
 void Client::leave() {
   if (!map_zeros_over(control_.data(), control_.size()) || !payload_->let_go()) return;
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);

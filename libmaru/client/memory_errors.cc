@@ -25,16 +25,16 @@ struct Frame {
   Frame* outer;
 };
 
-// What a machine loses at once, as powers of two: from a page of the kernel to the largest huge one.
+// The memory that a machine loses at once, as powers of two: from a page of the kernel to the largest huge page.
 constexpr unsigned kLostBitsMin = 12, kLostBitsMax = 30;
 constexpr uint64_t kOsPageBytes = 4096;
 
-// In memory that the kernel empties in a child of fork(): there the parent's views are not mapped, what lies at their addresses
-// is the child's own, and threads that were in the handler do not exist.
+// In memory that the kernel empties in a child of fork(). There the parent's views are not mapped, the memory at their
+// addresses is the child's own, and threads that were in the handler do not exist.
 struct Table {
   std::atomic<BadPages*> clients[500];
   std::atomic<Table*> next;  // once there are more clients than places; never taken away
-  // Of the first table: handlers that are looking at `clients` now, of any table. Whoever leaves one waits for them.
+  // In the first table: handlers that are looking at `clients` now, in any table. A thread that frees a place waits for them.
   std::atomic<uint32_t> looking;
 };
 std::atomic<Table*> the_table{nullptr};
@@ -131,7 +131,7 @@ Table* table_at(std::atomic<Table*>& link) {
   return none;  // another thread's
 }
 
-// What was set before.
+// Returns the bits that were set before.
 uint64_t set_bits(AtomicU64& word, uint64_t bits) {
   uint64_t before = word.load_relaxed();  // the CAS decides
   while ((before & bits) != bits && !word.cas_relaxed(before, before | bits)) {
@@ -204,7 +204,7 @@ BadPages::BadPages(std::byte* base, uint64_t pages, uint64_t page_bytes, std::sp
       wake_(wake),
       bits_(std::make_unique<AtomicU64[]>((pages + 63) / 64)),
       met_(std::make_unique<AtomicU64[]>((pages + 63) / 64)) {
-  for (AtomicU64& word : unsaid_) word.store_relaxed(0);              // nobody else has it yet
+  for (AtomicU64& word : unsaid_) word.store_relaxed(0);              // no other thread has it yet
   for (std::atomic<Table*>* link = &the_table; place_ == nullptr;) {  // ends: a new table has a place, or there is none
     Table* table = table_at(*link);
     if (table == nullptr) {
@@ -288,8 +288,8 @@ bool BadPages::replace(uintptr_t address, unsigned size_bits) {
   const uint64_t size = std::max(is_size(size_bits) ? uint64_t(1) << size_bits : 0, unit_);
   const uintptr_t start = std::max(mapped_, address / size * size);
   const uintptr_t end = std::min(mapped_end_, address / size * size + size);
-  // First: who has seen the private memory, or written into it, finds its page bad. (If it cannot be replaced they are bad
-  // all the same, and the signal goes to its owner.)
+  // First: a thread that has seen the private memory, or written into it, must find its page bad. If the memory cannot be
+  // replaced, the pages are bad all the same, and the signal goes to its owner.
   mark(uint32_t((std::max(start, base_) - base_) / page_bytes_),
        uint32_t(std::min<uint64_t>((end - 1 - base_) / page_bytes_, pages_ - 1)));
   return map_zeros_over(reinterpret_cast<void*>(start), end - start);

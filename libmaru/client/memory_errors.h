@@ -1,13 +1,13 @@
-// Memory that goes bad under a process arrives as SIGBUS. The signal is the program's, so nothing of this happens unless it
-// asked with maru_handle_memory_errors(). Then one handler, which passes everything on that is not the library's:
+// Memory that goes bad under a process arrives as SIGBUS. The signal is the program's, so the library acts only if the program
+// asked with maru_handle_memory_errors(). Then one handler acts on the library's own signals, and passes all others on:
 //
 //   * the library's own reading and copying of payload (run_guarded) ends early and says so;
 //   * a view that meets bad memory reads zeros from that page on, if the program asked for that as well, and the page is noted
 //     with the client, for maru_view_error() and for marud.
 //
-// What the machine takes away may be larger than a page of the pool (2 MiB and more on devices and huge pages), and is replaced
-// whole. So every page that lies in it is bad for this process from then on: what is read there is not what was stored, and
-// what is written there nobody else sees. Such pages are refused, in both directions; other processes may still have them.
+// A machine may take away more than a page of the pool (2 MiB and more on devices and huge pages), and it is replaced whole. So
+// every page that lies in it is bad for this process from then on: a read does not give the stored bytes, and no other process
+// sees a write. Such pages are refused, in both directions; other processes may still have them.
 //
 // Thread safety: any. The handler takes no lock and allocates nothing.
 #pragma once
@@ -32,8 +32,8 @@ struct BadRange {
   bool is_absent = false;  // the memory is not bad but absent: the file system is full, or the file was cut off
 };
 
-// Runs `run(argument)`, which reads or writes [start, start + bytes) and has nothing to clean up. False: it met memory there
-// that is bad (*ret_bad: where in it), and was left. Without the handler the signal goes to whoever owns it.
+// Runs `run(argument)`, which reads or writes [start, start + bytes) and has nothing to clean up. False: it met bad memory
+// there (*ret_bad says where), and was left. Without the handler the signal goes to its owner.
 bool run_guarded(const void* start, size_t bytes, void (*run)(void*), void* argument, BadRange* ret_bad);
 
 template <typename F>
@@ -41,7 +41,7 @@ bool guarded(const void* start, size_t bytes, F&& run, BadRange* ret_bad) {
   return run_guarded(start, bytes, [](void* argument) { (*static_cast<F*>(argument))(); }, &run, ret_bad);
 }
 
-// What one client knows of bad pages: written by any thread and by the handler, read by the session thread, who tells marud.
+// One client's knowledge of bad pages: written by any thread and by the handler, read by the session thread, which tells marud.
 class BadPages {
  public:
   // `base`: the address of page 0, in `mapped`, which can be replaced in multiples of `unit` bytes alone. `wake`: of
@@ -52,10 +52,10 @@ class BadPages {
   BadPages(const BadPages&) = delete;
   BadPages& operator=(const BadPages&) = delete;
 
-  // 0: the handler finds it. Else why not: ENOMEM, or what a kernel says that cannot empty memory in a child of fork().
+  // 0: the handler finds it. Else why not: ENOMEM, or the errno of a kernel that cannot empty memory in a child of fork().
   int unplaced_because() const { return unplaced_because_; }
 
-  // The pages of the pool in there are bad, and marud is to be told of as many as there is room for. Safe in a signal handler.
+  // Marks the pages of the pool in the range bad, and notes for marud as many as there is room for. Safe in a signal handler.
   void note(const BadRange& bad);
   bool has(uint32_t page) const { return (bits_[page / 64].load_relaxed() >> page % 64 & 1) != 0; }  // own process
   // Whether something of these bytes, from a page on, is bad. The first time that such a page is met here marud is to be
@@ -87,7 +87,7 @@ class BadPages {
   const Wake& wake_;
   std::unique_ptr<AtomicU64[]> bits_, met_;  // bad; bad, and met by a call
   AtomicU32 is_any_{0};
-  AtomicU64 unsaid_[kUnsaid];                // page + 1; 0: free. What finds no place is met again by somebody
+  AtomicU64 unsaid_[kUnsaid];                // page + 1; 0: free. A page without a place is noted at its next use
   std::atomic<BadPages*>* place_ = nullptr;  // where the handler finds it; each client of the process has one
   int unplaced_because_ = 0;
 };

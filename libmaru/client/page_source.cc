@@ -86,14 +86,14 @@ bool PageSource::may_use(uint32_t index) {
   return false;
 }
 
-// The region is another's. What caches hold of it goes back when no cache is locked by this thread.
+// The region has another owner. Its pages in caches go back when no cache is locked by this thread.
 void PageSource::forget(uint32_t index) {
   index_.remove(index * region_.region_pages(), region_.region_pages());
   const auto place = std::find(owned_.begin(), owned_.end(), index);
   if (place == owned_.end()) return;
   owned_.erase(place);
   ++regions_taken_;
-  lost_[index].store(true, std::memory_order_relaxed);  // whoever locks a cache later sees it
+  lost_[index].store(true, std::memory_order_relaxed);  // the next thread that locks a cache sees it
   caches_hold_lost_.store(true, std::memory_order_release);
 }
 
@@ -138,8 +138,8 @@ void PageSource::index_free_pages(uint32_t first, uint32_t count) {
   }
 }
 
-// Looks for free pages that the index does not know, region by region, until some are found; a whole round without any is
-// not repeated before somebody has freed something. True if there is something now.
+// Looks for free pages that the index does not know, region by region, until some are found. After a whole round without any it
+// waits until a client has freed a page. True if there is a page now.
 bool PageSource::rescan() {
   const uint64_t frees = freed_by_anyone();
   if (index_.has_forgotten()) frees_seen_ = ~frees;  // a whole round is due
@@ -193,7 +193,7 @@ size_t PageSource::take_owned(size_t runs, uint32_t run_pages, PageRef* ret_head
       ret_heads[taken++] = head;
       continue;
     }
-    // Somebody holds a page in the middle: what lies on both sides of it is still free, as far as is known.
+    // Another process holds a page in the middle: the pages on both sides are still free, as far as is known.
     if (blocker > first) index_.add(first, blocker - first, region_.region_pages());
     if (blocker + 1 < first + run_pages)
       index_.add(blocker + 1, first + run_pages - blocker - 1, region_.region_pages());
@@ -238,7 +238,7 @@ void PageSource::accept(const Rented& rented, F&& reserved) {
   {
     const std::lock_guard lock(owned_mutex_);
     for (const uint32_t index : rented.regions) {
-      if (!owns(index)) continue;  // an answer that comes late, and the region has gone on to somebody else
+      if (!owns(index)) continue;  // a late answer: the region has a new owner
       lost_[index].store(false, std::memory_order_relaxed);
       if (!is_owned(index)) owned_.push_back(index);
       index_free_pages(index * region_.region_pages(), region_.region_pages());
@@ -260,7 +260,7 @@ void PageSource::give_back_granted(std::span<const uint32_t> request_ids) {
   for (const uint32_t id : request_ids) marks.push_back(shm::grant_mark(lane_, id));
   std::sort(marks.begin(), marks.end());
   const uint64_t freed = shm::give_back_granted(region_, lane_, marks);
-  if (freed > 0) region_.lane(lane_.lane).header->frees.fetch_add_relaxed(freed);  // whoever owns them finds them
+  if (freed > 0) region_.lane(lane_.lane).header->frees.fetch_add_relaxed(freed);  // the regions' owners find them
 }
 
 int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads, size_t* ret_taken) {
@@ -272,7 +272,7 @@ int PageSource::take(size_t runs, uint32_t run_pages, PageRef* ret_heads, size_t
       for (size_t i = 0; i < taken; ++i) give_back(ret_heads[i]);
     return status;
   };
-  // What can never be had must not evict everybody's blocks on the way to being refused.
+  // A request that can never succeed must not evict blocks on the way to its refusal.
   if (runs > region_.pages() / run_pages) return fail(-ENOSPC);
   if (caches_hold_lost_.load(std::memory_order_relaxed)) return_lost_pages();  // private, and almost never so
   if (run_pages == 1) taken = take_cached(runs, ret_heads);

@@ -1,13 +1,13 @@
-// Where a client's pages come from: caches of its threads, then the free pages of the regions it rents, then marud.
+// The source of a client's pages: caches of its threads, then the free pages of the regions it rents, then marud.
 //
-// A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private
-// instructions and one CAS. Threads are spread over the caches by their identity; a cache is locked for a moment, so
-// that a thread whose cache is empty can take from the others before it asks marud, and pages of threads that ended are
-// not lost.
+// A cache holds pages that are RESERVED by this lane already, so taking one and giving it back are a few private instructions
+// and one CAS. Threads are spread over the caches by their identity, and a cache is locked for a moment. So a thread whose
+// cache is empty can take from the others before it asks marud, and pages of ended threads are not lost.
 //
-// marud may give a region of this client to another one at any time. Pages of a region are taken only after a look at its word,
-// once per refill of a cache; a region that is lost is forgotten, and what caches hold of it is given back. (Buffers that are
-// being filled stay the client's own.) Taking a FREE page of a region lost an instant ago is harmless: the page word decides.
+// marud may give a region of this client to another client at any time. Pages of a region are taken only after a look at its
+// word, once per refill of a cache. A region that is lost is forgotten, and its pages in caches are given back. (Buffers that
+// are being filled stay the client's own.) Taking a FREE page of a region lost an instant ago is harmless: the page word
+// decides.
 //
 // Thread safety: any.
 #pragma once
@@ -28,7 +28,7 @@ namespace maru::client {
 
 class PageSource {
  public:
-  // What marud answered to a request for memory: regions are owned now, runs are RESERVED by this lane.
+  // marud's answer to a request for memory: regions are owned now, runs are RESERVED by this lane.
   struct Rented {
     std::vector<uint32_t> regions;
     std::vector<std::pair<uint32_t, uint32_t>> runs;  // page, pages
@@ -42,16 +42,16 @@ class PageSource {
   int take(size_t runs, uint32_t run_pages, shm::PageRef* ret_heads, size_t* ret_taken = nullptr);
   // Gives back a RESERVED run of this lane. False if it is not one.
   bool give_back(shm::PageRef head);
-  // A run that this client has just freed by deleting its block: taken again if it lies in a region of this client, left to
-  // the owner of the region otherwise.
+  // A run that this client has just freed by deleting its block. It is taken again if it lies in a region of this client, and
+  // left to the owner of the region otherwise.
   void was_freed(uint32_t first, uint32_t pages);
-  // What marud granted to a request that had been given up on.
+  // Takes marud's late grant to a request that had been given up.
   void accept_late(const Rented& rented);
   // marud's answers to these requests were lost, and with them which pages it took for this client: they become FREE.
   void give_back_granted(std::span<const uint32_t> request_ids);
   // marud says that a region has another owner now. A hint: the region's word decides.
   void region_taken(uint32_t region_index);
-  // Everything that caches hold becomes FREE: before detaching.
+  // All pages in caches become FREE: before detaching.
   void empty_caches();
 
   uint64_t cached_pages() const;

@@ -19,7 +19,7 @@ Result<std::unique_ptr<Payload>> Payload::map(int fd, uint64_t pages_offset, con
   auto payload = std::unique_ptr<Payload>(new Payload);
   const uint64_t bytes = region.pages() * region.page_bytes();
   const uint64_t begin = pages_offset, end = begin + bytes;
-  // Who may only read the pages still writes the header; pages beyond the end of a file are SIGBUS for whoever stores there.
+  // A read-only client still writes the header. A store beyond the end of a file is SIGBUS for its thread.
   struct stat status = {};
   if (::fstat(fd, &status) != 0) return failure(errno, "inspect the memory of the pages");
   if (S_ISREG(status.st_mode) && end > uint64_t(status.st_size))
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Payload>> Payload::map(int fd, uint64_t pages_offset, con
   if (map_untouched(payload->chunk_base_, chunks * alignment, PROT_READ, flags, fd, off_t(first_chunk * alignment)) ==
       MAP_FAILED) {
     const int code = errno;
-    payload->reserved_.forget();  // the kernel may have unmapped what was there, and given the place to another thread
+    payload->reserved_.forget();  // the kernel may have unmapped the place, and given it to another thread
     return mapping_failure(code, "map " + std::to_string(chunks * alignment) + " bytes of pages");
   }
   leave_out_of_dumps(payload->chunk_base_, chunks * alignment);

@@ -2,8 +2,8 @@
 // So finding a block never enters the kernel, and a page's address never changes.
 //
 // A device may allow mappings only in multiples of an alignment, in its bytes as in addresses, while regions begin anywhere.
-// So what is mapped, and made writable with a region, is every *chunk* of that alignment that it touches; neighbours share one.
-// A chunk only ever gains the right to be written.
+// So a mapping covers every *chunk* of that alignment that a region touches, and so does the right to write; neighbours share a
+// chunk. A chunk only ever gains the right to be written.
 //
 // Thread safety: any. writable() enters the kernel the first time that a region is written.
 #pragma once

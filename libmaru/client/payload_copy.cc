@@ -68,8 +68,8 @@ bool has_fast_string_move() {
 }
 #endif
 
-// A process's first large copies take turns (libmaru/base/fastest_way.h). Of equals the first is the best: streaming stores
-// leave the caches to what the caller is working with.
+// A process's first large copies take turns (libmaru/base/fastest_way.h). Among equally fast ways the first is the best:
+// streaming stores leave the caches to the caller's own data.
 class FastestCopy {
  public:
   FastestCopy() {

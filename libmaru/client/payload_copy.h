@@ -1,6 +1,6 @@
 // Copying a payload into a pool. The first large copies of a process find out which way of copying is the fastest on this
-// machine; of equally fast ones those are preferred that leave the caches to what the caller is working with: a payload is
-// read by other processes, later.
+// machine. Among equally fast ways it prefers a way that leaves the caches to the caller's own data: other processes read the
+// payload later.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// What looks at calls from outside. Probes (USDT): places at which bpftrace, perf or SystemTap may look at calls of a running
-// program. A probe that no tool watches is one instruction that does nothing. docs/probes.md lists them. And spans, of a client
-// that is traced (docs/tracing.md): else a test of one word.
+// Views of calls from outside. Probes (USDT): places at which bpftrace, perf or SystemTap may look at calls of a running
+// program. A probe that no tool watches is one instruction that does nothing. docs/probes.md lists them. Spans, of a client
+// that is traced (docs/tracing.md): without tracing, a test of one word.
 //
-//   maru:NAME_begin(client, keys, bytes)     keys of the call; bytes of what is stored or allocated, otherwise 0
+//   maru:NAME_begin(client, keys, bytes)     keys of the call; bytes of the stored or allocated payload, otherwise 0
 //   maru:NAME_end(client, keys, result)      result of the call
 #pragma once
 

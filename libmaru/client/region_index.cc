@@ -12,7 +12,7 @@ void RegionIndex::clear() {
   pages_ = 0;
 }
 
-// What there is no memory for is forgotten: who looks at the page words finds it again.
+// An extent without memory for its entry is forgotten: a look at the page words finds it again.
 void RegionIndex::insert(uint32_t first, uint32_t count) {
   try {
     const auto place = by_place_.emplace(first, count).first;
@@ -34,7 +34,7 @@ void RegionIndex::erase(std::map<uint32_t, uint32_t>::iterator extent) {
   by_place_.erase(extent);
 }
 
-// What is known already stays as it is; what lies between joins its neighbours.
+// Known extents stay as they are; the gaps between them join their neighbours.
 void RegionIndex::add(uint32_t first, uint32_t count, uint32_t region_pages) {
   while (count > 0) {
     const auto after = by_place_.upper_bound(first);

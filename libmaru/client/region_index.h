@@ -1,5 +1,5 @@
-// What the owner of regions knows about their free pages: extents of contiguous pages, by place and by size. Private and
-// only a hint: the page words decide what may be taken, and an extent that turns out to be wrong is corrected.
+// The owner's knowledge of free pages in its regions: extents of contiguous pages, by place and by size. Private and only a
+// hint: the page words decide which pages may be taken, and a wrong extent is corrected.
 //
 // Thread safety: the caller's lock. Throws nothing: without memory it knows less.
 #pragma once
@@ -18,9 +18,9 @@ class RegionIndex {
   void clear();
   // Marks pages free. Merges with neighbours, never across a multiple of region_pages.
   void add(uint32_t first, uint32_t count, uint32_t region_pages);
-  // Forgets what it knows of these pages. No extent reaches beyond them on either side: a region's pages.
+  // Forgets these pages. No extent reaches beyond them on either side: a region's pages.
   void remove(uint32_t first, uint32_t count);
-  // A place for `count` contiguous pages, and takes it out: the smallest extent that is large enough (O(log n)), or the
+  // Finds a place for `count` contiguous pages, and takes it out: the smallest extent that is large enough (O(log n)), or the
   // first in memory. False if there is none.
   bool take(uint32_t count, Fit fit, uint32_t* ret_first);
   // Up to `wanted` contiguous pages from the smallest extent, so that large ones stay whole. 0 if nothing is free.

@@ -16,7 +16,7 @@ int read_options(const T* given, T* ret_options) {
   if (given == nullptr) return 0;
   if (given->size < sizeof(size_t) || given->size > 4096) return -EINVAL;
   std::memcpy(ret_options, given, std::min(sizeof(T), given->size));
-  // What a newer caller says beyond our structure must be zero: it would be ignored.
+  // A newer caller's fields beyond our structure must be zero: they would be ignored.
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t i = sizeof(T); i < given->size; ++i)
     if (bytes[i] != 0) return -EINVAL;

@@ -1,9 +1,9 @@
-// What the library keeps for each thread of the program.
+// The library's state for each thread of the program.
 //
 // A key of the threads library leads to it, and no variable here is thread_local. Thread-local words that need no call lie in a
 // block with little room beyond the words of the program itself. Once other libraries have used up this room, the loader
-// refuses a library that wants some. For other words the C library allocates memory at the first use in each thread. It ends
-// the process if there is none, and a handler of a signal may not allocate.
+// refuses a library that wants some. For other words the C library allocates memory at the first use in each thread. Without
+// memory it ends the process, and a handler of a signal may not allocate.
 #pragma once
 
 #include "libmaru/client/trace_context.h"
@@ -34,7 +34,7 @@ struct ThreadState {
 
   uint64_t tenant = 0;                 // of the blocks that this thread stores next
   void* volatile innermost = nullptr;  // memory_errors.cc: the frame that the handler leaves
-  TraceContext request;                // maru_set_traceparent(): what this thread works for
+  TraceContext request;                // maru_set_traceparent(): the request of this thread
   const OpenSpan* span = nullptr;      // of the call that is under way, where it is traced
   std::tuple<Scratch<int32_t>, Scratch<uint32_t>, Scratch<uint64_t>, Scratch<shm::Digest>, Scratch<shm::Found>,
              Scratch<shm::HeldBlock>, Scratch<shm::PageRef>, Scratch<shm::PlainDigest>>

@@ -1,4 +1,4 @@
-// Whose request a call is part of, and the text that says so between programs: the W3C's traceparent.
+// The request that a call is part of, and its text between programs: the W3C's traceparent.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ void copy_text(const char* text, char (&ret_field)[64]) {
   std::strncpy(ret_field, text, sizeof(ret_field) - 1);  // the field is zero
 }
 
-// A seal keeps whoever has the descriptor from making the memory smaller under the reader.
+// A seal keeps the holder of the descriptor from making the memory smaller under the reader.
 FileDescriptor make_memory(uint64_t bytes) {
   FileDescriptor made(::memfd_create("maru spans", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made.is_open() || ::ftruncate(made.get(), off_t(bytes)) != 0 ||

@@ -6,8 +6,8 @@
 // Thread safety: set(), upkeep() one after the other, by a lock; the rest any. In a child of fork() the ring is not mapped, and
 // the caller sees to it that nothing here is called.
 //
-// What a death leaves: of the client, spans that maru-eventd reads to the end, since it has the memory; a span in the making is
-// lost. Of maru-eventd, a connection that has ended: the session thread makes another one, and the ring says where to go on.
+// When the client dies, maru-eventd reads its spans to the end, since it has the memory; a span in the making is lost. When
+// maru-eventd dies, its connection ends: the session thread makes a new connection, and the ring says where to go on.
 #pragma once
 
 #include "libmaru/base/kept_descriptor.h"
@@ -34,14 +34,14 @@ struct TracingWish {
   uint32_t spans = 0;
   uint32_t one_in = 0;
 };
-// What the environment asks for; an empty path: nothing.
+// The environment's wish; an empty path: none.
 TracingWish tracing_wish_of_environment();
 
 class Tracing {
  public:
   static constexpr const char* kDefaultPath = "/run/maru-eventd/spans.sock";
 
-  // Of the client with this lane. Errors: EMFILE, ENOSYS, those of memfd_create(2) and mmap(2).
+  // For the client with this lane. Errors: EMFILE, ENOSYS, the errors of memfd_create(2) and mmap(2).
   static Result<std::unique_ptr<Tracing>> make(uint32_t spans, const std::string& pool, uint32_t lane);
 
   // Returns whether maru-eventd has the ring.
@@ -106,8 +106,8 @@ class CallSpan {
   const OpenSpan* outer_ = nullptr;
 };
 
-// The span of a request to marud for memory, below the call of this thread that needs it; and marud's own, which tells in its
-// answer what it did when.
+// The span of a request to marud for memory, below this thread's call that needs it; and marud's own span, whose times come
+// with its answer.
 class RentSpan {
  public:
   RentSpan();

@@ -44,7 +44,7 @@ class Wake {
   // Before the thread looks: a wake() from here on wakes it again.
   void forget_wakes() const {
     char bytes[64];
-    for (int fd; (fd = waiting_.get()) >= 0;)  // ends: with what wakes meanwhile, or the next call sees it
+    for (int fd; (fd = waiting_.get()) >= 0;)  // ends: bytes that come meanwhile wake the next call
       if (::recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) < ssize_t(sizeof(bytes))) return;
   }
   void reset() {

@@ -44,9 +44,9 @@ class FollowedPool {
   // The name of a tenant; empty: marud has not been told it.
   std::string tenant_name(uint64_t id) const;
 
-  // The block of this page, if it is that of the table, and there now. False: its end will be told, or is.
+  // Reads the block of this page, if it is the table's block and still there. False: its end was told, or will be.
   bool read_known(uint32_t page, FollowedBlock* ret_block);
-  // What a record says, with the metadata, if the block is there still.
+  // The block that a record describes, with the metadata, if the block is there still.
   FollowedBlock block_of(const shm::FeedRecord& record);
   bool is_known(shm::PageRef ref) const {
     return feed_.table(ref.page()).load_acquire() == format::feed_mark(ref.generation());  // [pairs feed.table]

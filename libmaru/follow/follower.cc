@@ -46,7 +46,7 @@ bool Follower::is_child() const { return ::getpid() != process_; }
 
 // -- the connection ---------------------------------------------------------------------------------------------------
 
-// On success there is a feed: the one of before, which goes on, or another.
+// On success there is a feed: the earlier feed, which goes on, or a new feed.
 Result<void> Follower::connect() {
   const wire::Deadline deadline(options_.timeout_ms);
   auto connected = wire::connect_to(options_.socket_path, options_.timeout_ms);
@@ -108,9 +108,9 @@ bool Follower::read_table() {
   return !reader_.is_overrun();
 }
 
-// Blocks whose parents are missing. Either both came into the table while it was read, and are told of behind the position of
-// the snapshot; or both have gone meanwhile, or are about to. A block stays that is known while its parent is not: that one
-// has lost its key, and no program finds it.
+// Leaves out blocks whose parents are missing. Either both came into the table while it was read, and events behind the
+// position of the snapshot tell of them; or both have gone meanwhile, or are about to. A block stays when followers know it and
+// not its parent: the parent has lost its key, and no program finds the parent.
 void Follower::leave_out_late() {
   std::erase_if(order_, [&](const std::pair<uint32_t, uint32_t>& place) {
     const auto found = blocks_.find(place.second);
@@ -200,7 +200,7 @@ int Follower::tell_snapshot(std::span<maru_follow_event> events) {
   return int(count);
 }
 
-// What the record is news of: one event, or two where something was lost that cannot be; none if it is no news.
+// Makes the events of a record: one, or two where a loss comes in between; none if the snapshot has it.
 int Follower::tell_record(std::span<maru_follow_event> events) {
   const auto found = blocks_.find(record_.block.page());
   const bool is_stored = record_.kind == format::FeedKind::kStored;
@@ -256,7 +256,7 @@ int Follower::follow(std::span<maru_follow_event> events) {
   return int(count);
 }
 
-// What can be had without waiting.
+// Takes the events that are there, without waiting.
 int Follower::take(std::span<maru_follow_event> events) {
   if (phase_ == Phase::kLost) reconnect();
   if (phase_ == Phase::kWaiting) {

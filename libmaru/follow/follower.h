@@ -1,4 +1,5 @@
-// A follower of a pool: the snapshot, the events behind it, and what to do after a loss. include/maru/follow.h is the contract,
+// A follower of a pool: the snapshot, the events behind it, and the recovery after a loss. include/maru/follow.h is the
+// contract,
 // docs/events.md the description.
 //
 // Thread safety: one thread at a time, but wake().
@@ -34,7 +35,7 @@ class Follower {
   Result<void> connect();
   // How many events were written, or -errno. May throw std::bad_alloc; then the caller calls forget_all().
   int next(std::span<maru_follow_event> events, int timeout_ms);
-  // What was read and not told is lost: the next call begins with RESET.
+  // Events that were read and not told are lost: the next call begins with RESET.
   void forget_all();
   void wake();
   bool is_child() const;
@@ -69,11 +70,11 @@ class Follower {
   KeptDescriptor socket_;
   std::unique_ptr<FollowedPool> pool_;
   shm::FeedReader reader_;
-  std::unordered_map<uint32_t, FollowedBlock> blocks_;  // by page: what was told, or is being told
+  std::unordered_map<uint32_t, FollowedBlock> blocks_;  // by page: blocks that were told, or are being told
   std::vector<std::pair<uint32_t, uint32_t>> order_;    // of a snapshot: depth and page
   size_t told_ = 0;                                     // of it; RESET is 1
   std::unordered_map<uint64_t, std::string> tenants_;   // names, by id; a place stays as long as this follower
-  std::vector<FollowedBlock> gone_;                     // whose bytes the last events name
+  std::vector<FollowedBlock> gone_;                     // the last events point into their bytes
   shm::FeedRecord record_;                              // scratch
   uint32_t reason_ = MARU_FOLLOW_BEGIN;                 // of the next RESET
   int error_ = 0;                                       // why there is no connection
@@ -82,7 +83,7 @@ class Follower {
   uint64_t snapshots_ = 0, overruns_ = 0, restarts_ = 0;
   std::atomic<bool> is_woken_{false};
   std::atomic<AtomicU32*> wake_word_{nullptr};
-  AtomicU32 own_word_{};  // what it waits on without a feed
+  AtomicU32 own_word_{};  // waits on this word without a feed
 };
 
 }  // namespace maru::follow

@@ -50,8 +50,8 @@ void copy_plain(const Rows& rows) {
 }
 
 #if defined(__x86_64__)
-// Streaming stores of whole lines: the caller sees to it that every run begins at a line and has whole ones. Loops by hand,
-// as a lambda has none of its function's instructions.
+// Streaming stores of whole lines: the caller makes sure that every run begins at a line and has whole lines. Loops by hand, as
+// a lambda has none of its function's instructions.
 __attribute__((target("avx512f"))) void copy_streaming_64(const Rows& rows) {
   uint64_t to_row = 0, from_row = 0;
   for (uint64_t i = 0; i < rows.count; ++i, to_row += rows.to_stride, from_row += rows.from_stride)
@@ -104,7 +104,7 @@ void order_stores() { _mm_sfence(); }
 void order_stores() {}
 #endif
 
-// Runs of a kilobyte, or of a line, have other fastest ways than those of a page.
+// The fastest ways for runs of a kilobyte, or of a line, differ from the fastest ways for runs of a page.
 int length_of(uint64_t run_bytes) { return run_bytes < 512 ? 0 : run_bytes < 4096 ? 1 : 2; }
 
 class Ways : public FastestWay<CopyWay, 4> {

@@ -90,7 +90,7 @@ maru_layout layout_of(const Bytes& bytes) {
   return layout;
 }
 
-// The version comes first: another one may have another length.
+// The version comes first: another version may have another length.
 int check_frame(const void* given, size_t n, Bytes& bytes, maru_layout_reason* reason) {
   std::memset(&bytes, 0, sizeof(bytes));
   std::memcpy(&bytes, given, n < sizeof(bytes) ? n : sizeof(bytes));

@@ -1,4 +1,4 @@
-// A layout as bytes, and what is made of them.
+// A layout as bytes, and the values made from them.
 #pragma once
 
 #include "maru/layout.h"

@@ -50,7 +50,7 @@ int check_part(const char* what, const char* first_name, uint64_t first, uint64_
               ull(count), what, ull(total));
 }
 
-// The formulas of the three kinds. Returns what the whole of a storage has.
+// The formulas of the three kinds. Returns the size of a whole storage.
 Checked measure(const maru_layout& layout, Checked region, Checked& ret_outer, Checked& ret_layer, Checked& ret_block) {
   if (layout.kind == MARU_LAYOUT_CONTIGUOUS) {
     ret_outer = region;

@@ -1,4 +1,4 @@
-// A layout that has been checked, with what follows from it. The other files compute with this alone: every sum of its strides
+// A layout that has been checked, with its computed sizes. The other files compute with this alone: every sum of its strides
 // that stays within the layout fits into 62 bits.
 #pragma once
 

@@ -26,7 +26,7 @@ int loop_that_differs(const Draft& a, const Draft& b) {
 
 // The longest runs and the fewest loops that make the same copies.
 Shape shape_of(const Draft& draft) {
-  std::array<Loop, kDraftLoops> loops;  // of the counted ones, the fastest first
+  std::array<Loop, kDraftLoops> loops;  // loops that turn more than once, the fastest first
   uint32_t count = 0;
   for (const Loop& loop : draft.loop) {
     if (loop.count == 1) continue;
@@ -109,8 +109,8 @@ void MoveBuilder::flush() {
   totals.run_bytes_max = std::max(totals.run_bytes_max, shape.run_bytes);
 }
 
-// Sources are read from their beginning to their end: the processor fetches ahead what follows, and a copy that used half of it
-// at a time would fetch it twice.
+// Sources are read from their beginning to their end: the processor fetches ahead, and a copy that used half of a line at a
+// time would fetch it twice.
 void MoveBuilder::finish() {
   flush();
   std::sort(plan_.moves.begin(), plan_.moves.end(), [](const Move& a, const Move& b) {

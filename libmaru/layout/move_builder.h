@@ -1,4 +1,4 @@
-// Puts moves into a plan, and merges each with the one before where both are one pattern.
+// Puts moves into a plan, and merges a move with the move before where both are one pattern.
 #pragma once
 
 #include "libmaru/layout/reslice_plan.h"

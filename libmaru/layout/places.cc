@@ -1,4 +1,4 @@
-// What maru/layout.h says of sizes and places.
+// The functions of maru/layout.h for sizes and places.
 #include "libmaru/layout/checked.h"
 #include "libmaru/layout/geometry.h"
 #include "libmaru/layout/reason.h"

@@ -1,4 +1,4 @@
-// What maru/layout.h says of re-slicing: makes plans, tells of their runs, and copies.
+// The functions of maru/layout.h for re-slicing: they make plans, list their runs, and copy.
 #include "libmaru/layout/copy_rows.h"
 #include "libmaru/layout/reason.h"
 #include "libmaru/layout/reslice_plan.h"
@@ -100,7 +100,7 @@ int check_overlaps(std::vector<Covered> covered, maru_layout_reason* reason) {
 // Moves whose runs alternate in one source: the heads of one token go to several targets, for example.
 struct Group {
   const Shape* shape;
-  uint32_t shared_loops;  // those loops, from the slowest on, within whose turns the moves alternate
+  uint32_t shared_loops;  // the slowest loops, within whose turns the moves alternate
   std::span<Lane> lanes;
 };
 

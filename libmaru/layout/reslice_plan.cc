@@ -1,5 +1,5 @@
-// Plans in three steps: which tokens go from which block to which (token_segments.h), which source has which heads and layers
-// of a target (a piece), and, for each piece and each pair of blocks, the moves.
+// Plans in three steps. First: which tokens go from which block to which block (token_segments.h). Second: which source has
+// which heads and layers of a target (a piece). Third: the moves, for each piece and each pair of blocks.
 #include "libmaru/layout/reslice_plan.h"
 
 #include "libmaru/layout/checked.h"
@@ -14,7 +14,7 @@
 namespace maru::layout {
 namespace {
 
-// Heads that a target has from one source; all numbers are those of the model.
+// Heads that a target has from one source; all numbers count in the whole model.
 struct HeadRange {
   size_t source;
   uint64_t first;
@@ -34,7 +34,7 @@ struct Shard {
   uint32_t first_storage;
 };
 
-// What two layouts must agree on.
+// Checks the fields in which two layouts must agree.
 int check_pair(const maru_layout& first, const char* side, size_t index, const maru_layout& other,
                maru_layout_reason* reason) {
   const struct {

@@ -1,7 +1,7 @@
 // A plan of copies between the storages of some layouts.
 //
-// A move is a pattern of equal runs: a run of bytes that are neighbours on both sides, repeated by up to five nested loops with
-// constant strides (blocks, layers, K and V, tokens, heads). Moves that differ in their places alone share a shape. So a plan
+// A move is a pattern of equal runs. A run is bytes that are neighbours on both sides; up to five nested loops with constant
+// strides repeat it (blocks, layers, K and V, tokens, heads). Moves that differ in their places alone share a shape. So a plan
 // for thousands of blocks is small, and the copy reads few bytes besides those that it copies. Moves stand in the order in
 // which their sources lie.
 #pragma once
@@ -25,7 +25,7 @@ struct Shape {
   uint64_t run_bytes = 0;
   uint64_t runs = 0;  // of all loops together
   uint32_t loops = 0;
-  std::array<Loop, 5> loop = {};  // the slowest first: the one with the largest stride in the source
+  std::array<Loop, 5> loop = {};  // the slowest first: the loop with the largest stride in the source
   bool operator==(const Shape&) const = default;
 };
 

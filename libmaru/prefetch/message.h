@@ -1,5 +1,5 @@
-// What asks maru-tierd, and what it answers, on its Unix stream socket. A connection is one question: its end is the end of
-// what the question holds, also when the asker dies. Numbers are of this machine's byte order.
+// Questions to maru-tierd, and its answers, on its Unix stream socket. A connection is one question: its end also ends the
+// holds of the question, even when the asker dies. Numbers are in this machine's byte order.
 //
 //   -> MessageHeader, then `bytes` bytes: PrefetchRequest and its keys, or nothing
 //   <- MessageHeader, then `bytes` bytes: PrefetchReply, or text
@@ -18,8 +18,8 @@ enum MessageKind : uint32_t {
   kPrefetch = 1,    // PrefetchRequest -> PrefetchReply
   kListTiers = 2,   // nothing -> JSON
   kClearTier = 3,   // the tier's name -> JSON
-  kDrainTiers = 4,  // nothing -> JSON, once all that waits is written
-  kListQuotas = 5,  // nothing, or JSON: {"tenant"} -> JSON: what tenants have and may have
+  kDrainTiers = 4,  // nothing -> JSON, once all waiting stores are written
+  kListQuotas = 5,  // nothing, or JSON: {"tenant"} -> JSON: the tenants' bytes and limits
   kSetQuota = 6,    // {"tenant", "bytes"} -> JSON; 0 bytes: no limit
   kDropQuota = 7,   // {"tenant"} -> JSON; the default applies again
 };

@@ -90,7 +90,7 @@ int send_all(int socket, const std::string& message) {
   return 0;
 }
 
-// Reads what has come. 0, or -ECONNRESET.
+// Reads the bytes that have come. 0, or -ECONNRESET.
 int read_answer(maru_prefetch_ticket& ticket) {
   while (!ticket.is_done) {
     const ssize_t got = ::recv(ticket.socket.get(), ticket.received + ticket.received_bytes,

@@ -1,5 +1,5 @@
-// The calls of libmaru that are recorded, in front of libmaru's own: a program that is started with this library in LD_PRELOAD
-// calls these. Each does what libmaru does, and then writes a record.
+// The recorded calls of libmaru, in front of libmaru's own: a program that is started with this library in LD_PRELOAD calls
+// these. Each does the same as in libmaru, and then writes a record.
 //
 // libmaru may call itself; only the outermost call of a thread is recorded.
 #include "libmaru/record/recorder.h"
@@ -31,7 +31,7 @@ thread_local uint32_t thread_number = 0;
 template <typename Function>
 Function* next(const char* name) {
   void* found = ::dlsym(RTLD_NEXT, name);
-  if (found == nullptr) std::abort();  // libmaru is not loaded, so nobody can have called
+  if (found == nullptr) std::abort();  // libmaru is not loaded, so no program can have called
   return reinterpret_cast<Function*>(found);
 }
 
@@ -49,11 +49,11 @@ RecordedKey digest(const void* data, uint32_t size, uint32_t kind, uint64_t tena
 
 RecordedKey digest(const maru_key& key) { return digest(key.data, key.size, key.kind, key.tenant); }
 
-// What a call tells. Keys are read when the record is written.
+// The facts of a call. Keys are read when the record is written.
 struct Told {
   Recorded operation;
   const maru_client* client;
-  std::optional<int> result = {};  // where it is another one than the call's
+  std::optional<int> result = {};  // where it differs from the call's
   const maru_key* keys = nullptr;
   const maru_key_rows* rows = nullptr;  // in the place of keys
   size_t n = 0;                         // keys
@@ -101,7 +101,7 @@ void write(Recorder& recorder, const Told& told, int result, uint64_t at_ns) {
   Recorder::finish(*record, bytes);
 }
 
-// Calls libmaru, and records what `tell` makes of the result.
+// Calls libmaru, and records the result in the form that `tell` gives it.
 template <typename Call, typename Tell>
 int recorded(const Call& call, const Tell& tell) {
   Recorder* recorder = depth == 0 ? Recorder::get() : nullptr;
@@ -115,7 +115,7 @@ int recorded(const Call& call, const Tell& tell) {
   return result;
 }
 
-// Of one key, as a call for several would count it.
+// The result for one key, as a call for several keys would count it.
 int found(int result) { return result == 0 ? 1 : result == -ENOENT ? 0 : result; }
 
 uint64_t sum(const maru_buffer* buffers, size_t n) {

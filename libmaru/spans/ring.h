@@ -2,7 +2,7 @@
 //
 // Thread safety: any number of writers, one reader. Progress: no writer waits, and the reader waits for a writer's span only as
 // long as its caller likes. Two writers meet in one slot when a thread is stopped while others fill the whole ring: then one of
-// them gives its span up. If a process dies here: a slot that says it is being written, which the reader passes over.
+// them gives its span up. If a process dies here: a slot says that it is being written, and the reader passes over it.
 #pragma once
 
 #include "maru/format/spans.h"
@@ -33,7 +33,7 @@ class RingView {
     header.magic = format::kSpanRingMagic;
     return view;
   }
-  // Returns nullptr, or what is wrong with it.
+  // Returns nullptr, or the fault.
   static const char* attach(std::span<std::byte> memory, RingView* ret_view) {
     if (memory.size() < format::span_ring_bytes(format::kSpanSlotsMin))
       return "the memory is smaller than the smallest ring";
@@ -87,7 +87,7 @@ class RingReader {
   };
 
   RingReader() = default;
-  // Begins behind what an earlier reader has taken, as far as that is there still.
+  // Begins behind the spans that an earlier reader has taken, as far as they are still there.
   explicit RingReader(const RingView& ring) : ring_(ring) {
     const uint64_t written = ring_.header().written.load_relaxed();  // a hint, as each number that a client gives
     next_ = std::min(ring_.header().taken.load_relaxed(), written);
@@ -95,7 +95,7 @@ class RingReader {
 
   Got read(Span* ret_span) {
     for (uint64_t tries = 0; tries < ring_.slots(); ++tries) {  // a client that writes all the time is read later
-      const uint64_t written = ring_.header().written.load_relaxed();  // as above: the slot says what is there
+      const uint64_t written = ring_.header().written.load_relaxed();  // as above: the slot decides
       if (written <= next_) return Got::kNothing;
       if (written - next_ > kLostMax) return Got::kDamaged;
       if (written - next_ > ring_.slots()) {
@@ -128,7 +128,7 @@ class RingReader {
     ++next_;
     ++lost_;
   }
-  // What was read is done with, for a reader after this one.
+  // The spans up to this number are exported, for the next reader.
   void note_taken(uint64_t number) const { ring_.header().taken.store_relaxed(number); }  // no other word depends on it
 
   uint64_t next() const { return next_; }

@@ -1,9 +1,9 @@
-// BLAKE3 cuts a message into chunks of 1024 bytes, each a chain of compressions of 64 bytes, and joins the chunks' chaining
-// values as the leaves of a binary tree whose left subtrees are as large as a power of two allows.
+// BLAKE3 cuts a message into chunks of 1024 bytes, each a chain of compressions of 64 bytes. It joins the chunks' chaining
+// values as the leaves of a binary tree, whose left subtrees are as large as a power of two allows.
 //
-// A chain of blocks is worth no parallel code: the first 64 bytes of a message hold the hash of the message before, and 256
-// tokens, the usual block, are one chunk and 32 bytes. So every compression waits for the one before, and one after the
-// other, with the sixteen words in registers, is as fast as it gets.
+// A chain of blocks is worth no parallel code. The first 64 bytes of a message hold the hash of the message before, and 256
+// tokens, the usual block, are one chunk and 32 bytes. So every compression waits for the compression before. One after the
+// other, with the sixteen words in registers, is the fastest way.
 #include "libmaru/tokens/blake3.h"
 
 #include <array>
@@ -69,7 +69,7 @@ Words compress(const Words& chaining, const uint8_t block[kBlockBytes], uint64_t
   return result;
 }
 
-// The chaining value of one chunk; flags are kRoot for a message that has no other.
+// The chaining value of one chunk; flags are kRoot for a message with a single chunk.
 Words compress_chunk(const uint8_t* chunk, size_t bytes, uint64_t index, uint32_t flags) {
   Words chaining = kInitial;
   flags |= kChunkStart;
@@ -93,7 +93,7 @@ Words join(const Words& left, const Words& right, uint32_t flags) {
 
 void blake3(const uint8_t* message, size_t bytes, uint8_t ret_hash[32]) {
   const size_t chunks = bytes == 0 ? 1 : (bytes + kChunkBytes - 1) / kChunkBytes;
-  // Finished subtrees, larger ones first: as many as the number of chunks so far has bits that are set.
+  // Finished subtrees, larger subtrees first: one for each bit that is set in the number of chunks so far.
   std::array<Words, 64> subtrees;
   size_t depth = 0;
   for (size_t i = 0; i + 1 < chunks; ++i) {

@@ -51,7 +51,8 @@ uint8_t* cbor_tokens(uint8_t* out, std::span<const uint32_t> tokens) {
       out = cbor_head(out, kUnsigned, token);
       continue;
     }
-    // Nobody can predict which tokens take two bytes and which four, so this has no branch: what is too much is overwritten.
+    // The sizes of tokens (two bytes or four) are unpredictable, so this has no branch: bytes written in excess are
+    // overwritten.
     const uint32_t is_long = uint32_t(token >> 16 != 0);
     const uint32_t big = __builtin_bswap32(token << (16 & (is_long - 1)));
     *out = uint8_t(kUnsigned | (25 + is_long));

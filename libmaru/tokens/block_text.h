@@ -21,7 +21,7 @@ struct ExtraKey {
 // Empty for None.
 using ExtraKeys = std::span<const ExtraKey>;
 
-// Room that is enough for a block of so many tokens, whatever they, a parent and two extra keys are.
+// Room that is enough for a block of so many tokens, with any parent and any two extra keys.
 constexpr size_t block_text_bytes_max(size_t tokens) { return 5120 + 8 * tokens; }
 
 // Canonical CBOR, as cbor2 writes it, and a pickle of protocol 5, as CPython writes it. Both return the bytes written.
@@ -34,7 +34,7 @@ size_t write_pickle(std::span<const uint8_t> parent, std::span<const uint32_t> t
 size_t write_cbor(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text);
 size_t write_pickle(uint64_t parent, std::span<const uint32_t> tokens, uint8_t* ret_text);
 
-// The text of a single string, which vLLM hashes for what comes before the first block.
+// The text of a single string, which vLLM hashes in place of a parent of the first block.
 size_t write_cbor(std::string_view text, uint8_t* ret_text);
 size_t write_pickle(std::string_view text, uint8_t* ret_text);
 

@@ -1,4 +1,4 @@
-// What maru/tokens.h declares: checks the arguments, and walks over the blocks.
+// The functions of maru/tokens.h: they check the arguments, and walk over the blocks.
 #include "maru/tokens.h"
 
 #include "libmaru/tokens/blake3.h"
@@ -53,8 +53,8 @@ std::optional<std::string_view> read_text(const char* text, size_t bytes_max = M
   return std::string_view(text, bytes);
 }
 
-// Of an object that is there again a pickle has a reference, and of an equal one the text: what it has of equal texts depends
-// on the objects of the engine.
+// A pickle has a reference for an object that comes again, and the text for an equal object. So the pickle of equal texts
+// depends on the engine's objects.
 bool has_text_twice(ExtraKeys extra) {
   std::array<std::string_view, 5> seen;
   size_t n = 0;

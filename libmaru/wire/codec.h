@@ -1,5 +1,5 @@
-// Messages to bytes and back. The layouts are in maru/format/wire.h; here is what a receiver must check before it may use
-// them. Nothing in a packet is trusted: every function copies what it returns.
+// Messages to bytes and back. maru/format/wire.h has the layouts; this file has a receiver's checks before it may use them.
+// Nothing in a packet is trusted: every function copies its result.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -16,9 +16,9 @@
 
 namespace maru::wire {
 
-// The header of a packet, checked: magic, version, type, `bytes` equal to what follows it, reserved zero; a request has
-// status 0 and a reply one of 0 or -errno (-4095 at the lowest). Errors: EPROTO when only the version differs (the sender
-// can be told so), EBADMSG for everything else.
+// The header of a packet, checked: magic, version, type, `bytes` equal to the length behind it, reserved zero. A request has
+// status 0, and a reply has 0 or -errno (-4095 at the lowest). Errors: EPROTO when only the version differs (the sender can be
+// told so), EBADMSG for everything else.
 Result<MessageHeader> decode_request(std::span<const std::byte> packet);
 Result<MessageHeader> decode_reply(std::span<const std::byte> packet);
 
@@ -47,8 +47,8 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span<const T, 1>(&value, 1));
 }
 
-// What a request must fulfil beyond its length: reserved fields zero, flags known, the name zero-padded and of letters,
-// digits, '-', '_' and '.'. Each returns what is wrong, or nothing.
+// The demands on a request beyond its length: reserved fields zero, flags known, the name zero-padded and of letters, digits,
+// '-', '_' and '.'. Each returns the fault, or nothing.
 std::optional<std::string_view> check(const AttachRequest& request);
 std::optional<std::string_view> check(const RentRequest& request);
 std::optional<std::string_view> check(const CreditRequest& request);
@@ -60,7 +60,7 @@ bool is_pool_name(std::string_view name);
 
 // -- RentReply --------------------------------------------------------------------------------------------------------
 
-// Regions and runs that fit into one reply together, whatever their mix: beyond it a run could not be told to its owner.
+// Regions and runs that fit into one reply together, in any mix: a run beyond it could not be told to its owner.
 inline constexpr size_t kRentItemsMax = 4096;
 static_assert(sizeof(RentReply) + kRentItemsMax * sizeof(RunRecord) + 16 + sizeof(RentTimes) <= kPayloadBytesMax);
 
@@ -80,7 +80,7 @@ struct RentReplyView {
 // Nothing when the lengths do not add up.
 std::optional<RentReplyView> decode_rent_reply(std::span<const std::byte> payload);
 
-// Takes the next record off `rest`. Nothing at the end, or when what is left is no record.
+// Takes the next record off `rest`. Nothing at the end, or when the rest is no record.
 struct EvictedKeyView {
   EvictedKey head;
   std::span<const std::byte> key;  // inside `rest`

@@ -32,7 +32,7 @@ std::vector<FileDescriptor> take_descriptors(msghdr& message) {
     try {
       taken.reserve(taken.size() + count);
     } catch (...) {
-      each([](int fd) { ::close(fd); });  // or nobody would have them
+      each([](int fd) { ::close(fd); });  // or no object would own them
       throw;
     }
     each([&](int fd) { taken.emplace_back(fd); });

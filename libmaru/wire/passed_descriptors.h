@@ -9,7 +9,7 @@
 
 namespace maru::wire {
 
-// Room for three of them: what attach_descriptors needs.
+// Room for three descriptors, for attach_descriptors.
 struct DescriptorRoom {
   alignas(cmsghdr) char bytes[CMSG_SPACE(3 * sizeof(int))] = {};
 };

@@ -57,7 +57,7 @@ uint32_t Deadline::left_ms() const { return uint32_t(std::clamp<int64_t>(at_ms_ 
 
 std::string default_socket_path() {
   if (const char* path = std::getenv("MARU_SOCKET"); path && *path) return path;
-  // Where a marud of this user listens (daemon/config/config.h, default_runtime_dir), else the one of the machine.
+  // The socket of a marud of this user (daemon/config/config.h, default_runtime_dir), else the machine's.
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   std::string own;
   if (runtime && *runtime)

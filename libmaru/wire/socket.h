@@ -28,12 +28,12 @@ class Deadline {
   int64_t at_ms_;  // CLOCK_MONOTONIC
 };
 
-// timeout_ms: how long a marud that does not answer, with a full queue, is waited for; 0: for ever. Errors: ETIMEDOUT and
-// those of connect.
+// timeout_ms: the longest wait for a marud that does not answer, with a full queue; 0: for ever. Errors: ETIMEDOUT and the
+// errors of connect.
 Result<FileDescriptor> connect_to(const std::string& path, uint32_t timeout_ms = 0);
 
 // Sends one packet, with a descriptor when `fd` is not negative, and with `second` after it when that is not either. Errors:
-// ETIMEDOUT, EPIPE and those of sendmsg.
+// ETIMEDOUT, EPIPE and the errors of sendmsg.
 Result<void> send_packet(int socket, std::span<const std::byte> packet, int fd, uint32_t timeout_ms, int second = -1);
 // The same for a socket that the program may close at any time. Error then: ECONNRESET; another file under its number is left
 // alone.
@@ -46,8 +46,8 @@ struct Packet {
   FileDescriptor second = {};
   FileDescriptor third = {};
 };
-// timeout_ms 0: what is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE this
-// process has no room for the descriptors that came along, and those of recvmsg.
+// timeout_ms 0: a packet that is there already. Errors: ETIMEDOUT, ECONNRESET at the end of the connection, EMSGSIZE, EMFILE
+// this process has no room for the descriptors that came along, and the errors of recvmsg.
 Result<Packet> receive_packet(int socket, uint32_t timeout_ms);
 // The same, as above: ECONNRESET.
 Result<Packet> receive_packet(const KeptDescriptor& socket, uint32_t timeout_ms);

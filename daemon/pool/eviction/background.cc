@@ -38,7 +38,7 @@ bool Background::step() {
     is_evicting_ = false;
     return false;
   }
-  // Of several hosts each looks after its own regions, and those that are nobody's count as room.
+  // With several hosts each looks after its own regions, and unrented regions count as room.
   const uint64_t whole = regions_.own_regions().size() * core_.region.region_pages();
   const uint64_t low = share_of(whole, core_.config.low_watermark);
   // In a small pool both may be the same page; it must be worth waking up.
@@ -51,7 +51,7 @@ bool Background::step() {
   if (is_evicting_ && regions_.pages_in_use <= low) is_evicting_ = false;
   if (!is_evicting_ || rests(core_.now_ms, evict_again_ms_, kNothingGoesPauseMs)) return false;
 
-  // Each batch is as exact as that of a request: what was left until now is read, and held blocks are looked at, first.
+  // Each batch is as exact as a request's batch: first the remaining touches are read, and held blocks are looked at.
   const uint64_t most = evict_round_ == 0 ? kEvictedPerTurn : kEvictedAfterTurns;
   if (!recency_.has_caught_up(evict_round_) || queues_.is_reordering()) return true;
   evict_round_ = 0;

@@ -1,12 +1,12 @@
-// Between the watermarks: when as much of the pool is in use as the high watermark says, blocks are evicted in the
-// order of the policy until no more is in use than the low watermark says. So a client that stores finds FREE pages in
-// its own regions and asks no daemon. The distance between the two keeps this from starting and stopping all the time.
+// Between the watermarks. When the high watermark's share of the pool is in use, blocks are evicted in the order of the policy
+// until at most the low watermark's share is in use. So a client that stores finds FREE pages in its own regions and asks no
+// daemon. The distance between the two keeps this from starting and stopping all the time.
 //
-// Pages in use are counted from the page words, region after region: all of a pool of 32,768 pages every 10 ms, of a
-// pool of a million every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
+// Pages in use are counted from the page words, region after region. A pool of 32,768 pages is counted every 10 ms, a pool of a
+// million pages every 0.3 s. Pages that clients keep RESERVED for their next block are in use.
 //
 //   (1) Nothing is evicted at or below the low watermark.
-//   (2) Each batch is as exact as that of a request.
+//   (2) Each batch is as exact as a request's batch.
 //
 // Thread safety: one thread.
 #pragma once

@@ -1,6 +1,6 @@
 // A slot of the registry for a key whose buckets are full: the coldest movable block there, of at most fourteen, makes
 // room, in the order of the policy. A client asks only after the registry refused its key, once in 50,000 stores of a
-// full pool. marud decides at once, without a round over all touches: at worst a block goes that was used just now.
+// full pool. marud decides at once, without a round over all touches: at worst it evicts a block that was used just now.
 //
 // Thread safety: one thread.
 #pragma once

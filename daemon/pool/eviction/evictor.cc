@@ -38,7 +38,7 @@ bool Evictor::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_b
   return true;
 }
 
-// Pages that were freed just now go to the asker, if nobody else has taken them in between.
+// Pages that were freed just now go to the asker, if no other client has taken them in between.
 void Evictor::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
   core_.totals.evicted_pages += count;
   const uint32_t index = core_.region.region_of(first);
@@ -89,7 +89,7 @@ constexpr uint64_t kLinesOfAChoice = 64;
 
 }  // namespace
 
-// The way of one call through the queues: a batch is chosen, then it is taken away, then the next one is chosen.
+// The way of one call through the queues: a batch is chosen, then it is taken away, then the next batch is chosen.
 struct Evictor::Walk {
   struct Victim {
     uint32_t page;
@@ -193,7 +193,7 @@ PageWord Evictor::revived(uint32_t page) const {
   return core_.word(page);
 }
 
-// Whether the batch has brought the block's tenant down to its limit. What is chosen counts as used until it is free.
+// Whether the batch has brought the block's tenant down to its limit. Chosen blocks count as used until they are free.
 bool Evictor::is_enough_of_tenant(Walk& walk, uint32_t page, uint32_t run_pages) const {
   if (!queues_.is_by_tenant()) return false;
   const uint32_t index = queues_.tenant(page);
@@ -262,14 +262,14 @@ uint64_t Evictor::eviction_lines(uint32_t page, uint64_t look) const {
   constexpr uint64_t kLinesOfABlock = 8;
   uint32_t run_pages = core_.region.run_pages(page);
   if (run_pages > 1 &&
-      !core_.region.is_durable()) {  // where all of the length is walked whatever the tails say (tails_end)
+      !core_.region.is_durable()) {  // in a durable pool the walk covers the whole length, with any tails (tails_end)
     const PageWord second = core_.word(page + 1);
     if (!second.is(PageState::kPoisoned) && !(second.is(PageState::kTail) && second.low() == 1)) run_pages = 1;
   }
   return look + kLinesOfABlock + run_pages - 1;
 }
 
-// Takes away those of these pages that may go; their queues and parents are kept right. Returns how many went.
+// Takes away the blocks of these pages that may go; keeps their queues and parents right. Returns how many went.
 size_t Evictor::evict_pages(std::span<const uint32_t> victims, EvictReason reason) {
   Shortage nobody;
   nobody.reason = reason;

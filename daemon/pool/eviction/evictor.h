@@ -1,19 +1,18 @@
 // Eviction: the childless blocks that no process pins, from a set of regions, in the order of the pool's policy.
 //
-// Each shelf has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The
-// order is exact over the blocks that may go. A parent may go once its last child has, with the later of their two
-// ticks, so a batch ends before a block that is warmer than a parent which this very batch sets free. A block that
-// cannot go leaves its queue: a block with children comes back when its last child leaves, a pinned one when its pin
-// was seen to end.
+// Each shelf has queues with their coldest blocks at one end; EvictionOrder::Coldest merges the cold ends of many. The order is
+// exact over the blocks that may go. A parent may go once its last child has, with the later of their two ticks. So a batch
+// ends before a block that is warmer than a parent whose last child goes in this batch. A block that cannot go leaves its
+// queue: a block with children comes back when its last child leaves, a pinned block when its pin was seen to end.
 //
 //   (1) A block that goes is told to the feed, counted, and reported to the asker, before its page is FREE.
-//   (2) What a call freed, it says in the Shortage that it was given. It acts for no request on its own.
+//   (2) A call reports its freed pages in the Shortage that it was given. It acts for no request on its own.
 //
-// Cost: for each page about a microsecond for eight lanes: one CAS to mark it, one line of each lane, one CAS to retire it,
-// its registry entry, one CAS to free it, one to reserve it for the asker.
+// Cost: for each page about a microsecond for eight lanes. This is one CAS to mark it, one line of each lane, one CAS to retire
+// it, its registry entry, one CAS to free it, one CAS to reserve it for the asker.
 //
 // Thread safety: one thread. If marud dies here: a marked block is READY again as soon as a process touches it, and the next
-// marud takes RETIRED ones back.
+// marud takes RETIRED blocks back.
 #pragma once
 
 #include "daemon/pool/eviction/held_blocks.h"
@@ -49,17 +48,17 @@ class Evictor {
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
-  // The coldest ones of these regions, as far as the shortage goes and its lines last. Returns false if it stopped at a block
-  // of another size than the runs that are wanted.
+  // Evicts the coldest blocks of these regions, as far as the shortage goes and its lines last. Returns false if it stopped at
+  // a block of another size than the wanted runs.
   bool evict_coldest(std::span<const uint32_t> in, Shortage& shortage);
-  // Takes away those of these pages that may go; their queues and parents are kept right. Returns how many went.
+  // Takes away the blocks of these pages that may go; keeps their queues and parents right. Returns how many went.
   size_t evict_pages(std::span<const uint32_t> victims, EvictReason reason);
   // `into` counts them and takes nothing.
   size_t evict_pages(std::span<const uint32_t> victims, Shortage& into);
-  // A run of the length that is asked for becomes the asker's, if all of it is FREE.
+  // A run of the wanted length becomes the asker's, if all of it is FREE.
   bool take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_blocker);
-  // Lines that the eviction of a block reads: `look` for a look for pins in all lanes, the block's lines and its bucket's, and
-  // its run, whose length a client wrote.
+  // Lines that the eviction of a block reads: `look` for a look for pins in all lanes, the lines of the block and of its
+  // bucket, and its run. A client wrote the run's length.
   uint64_t eviction_lines(uint32_t page, uint64_t look) const;
 
  private:

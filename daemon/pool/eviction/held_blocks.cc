@@ -20,10 +20,10 @@ bool HeldBlocks::is_pass_due() const {
 }
 
 // Blocks whose pins ended return to their queues, to their old places. Most are pinned where they were, which costs one line.
-// Goes on with the pass that is under way as far as these lines last, to its end at most, or begins one. It walks down, so that
-// whoever takes the place of a block that returns was looked at in this pass, or was not held when it began.
+// Goes on with the pass under way as far as these lines last, to its end at most, or begins a pass. It walks down. So the block
+// that takes the place of a returning block was looked at in this pass, or was not held when it began.
 void HeldBlocks::look(uint64_t lines) {
-  if (is_pass_due() && round_ < rounds_.pass_wanted) left_ = 0;  // nobody waits for the one that is under way
+  if (is_pass_due() && round_ < rounds_.pass_wanted) left_ = 0;  // no work waits for the pass under way
   if (left_ == 0) {
     left_ = blocks_.size();
     round_ = rounds_.begun;
@@ -62,7 +62,7 @@ void HeldBlocks::look_at_all() {
   queues_.place_late(kNever);
 }
 
-// The coldest come last, so that each of those that are colder than all others finds its place at once.
+// The coldest come last, so that each block that is colder than all others finds its place at once.
 void HeldBlocks::take_back(const std::vector<uint32_t>& blocks, uint64_t round) {
   // Each tick is read once: they are shared memory, and may change while they are sorted.
   std::vector<std::pair<uint64_t, uint32_t>> sorted;

@@ -1,10 +1,10 @@
 // Blocks that are out of the queues because a pin was seen, and the passes that bring them back when their pins have ended.
 //
 //   (1) Queues::held has the page of each block here, and no other page.
-//   (2) A pass looks at each block that was held when it began. It walks down, so that the block that takes the place of one
-//       that returns was looked at in this pass, or was not held when it began.
+//   (2) A pass looks at each block that was held when it began. It walks down. So the block that takes the place of a
+//       returning block was looked at in this pass, or was not held when it began.
 //
-// Cost: of a block that is pinned where it was, a line a look; of any other, a line of each lane.
+// Cost: for a block that is pinned where it was, a line a look; for any other, a line of each lane.
 //
 // Thread safety: one thread.
 #pragma once
@@ -30,10 +30,10 @@ class HeldBlocks {
   void hold(PageRef ref);
   // Whether a work waits for a pass that begins now, or began since.
   bool is_pass_due() const;
-  // Blocks whose pins ended return to their old places in the queues. Goes on with the pass that is under way as far as these
-  // lines last, to its end at most, or begins one.
+  // Blocks whose pins ended return to their old places in the queues. Goes on with the pass under way as far as these lines
+  // last, to its end at most, or begins a pass.
   void look(uint64_t lines);
-  // In one go, also if a work waits for the pass that is under way.
+  // In one go, even if a work waits for the pass under way.
   void look_at_all();
 
  private:

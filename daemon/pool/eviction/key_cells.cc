@@ -49,14 +49,14 @@ void KeyCells::choose_holders() {
   look_.is_freeing = look_.held >= most;
   const uint64_t enough = scarce_from(core_.region.parameters().key_extents, true);
   std::sort(coldest.begin(), coldest.end());
-  // Where most holders stay whatever is done, the few that may go are not all thrown out for a share that cannot be had.
+  // When most holders cannot go, the few that may go are not all thrown out for a share out of reach.
   const uint64_t most_at_once = std::max<uint64_t>(1, look_.movable / 4);
   const uint64_t wanted = look_.is_freeing ? std::min(look_.held - enough + 1, most_at_once) : 0;
   coldest.resize(std::min<uint64_t>({coldest.size(), kHoldersKept, wanted}));
   look_.has_looked = true;
 }
 
-// Whether this batch has brought the block's tenant down to its limit. What is chosen counts as used until it is free.
+// Whether this batch has brought the block's tenant down to its limit. Chosen blocks count as used until they are free.
 bool KeyCells::is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& taken) const {
   if (!queues_.is_by_tenant()) return false;
   const uint32_t index = queues_.tenant(page);
@@ -67,7 +67,7 @@ bool KeyCells::is_enough_of_tenant(uint32_t page, std::map<uint32_t, uint64_t>& 
   return false;
 }
 
-// Some of those that were chosen; the rest goes in later turns. Blocks of tenants within their limits are the last ones of the
+// Evicts some of the chosen blocks; the rest goes in later turns. Blocks of tenants within their limits are the last in the
 // order and not spared, since nothing else would make room.
 void KeyCells::evict_holders() {
   auto& coldest = look_.coldest;
@@ -95,7 +95,7 @@ void KeyCells::evict_holders() {
     ++look_.pinned;
   }
   if (!coldest.empty()) return;
-  // What went is room for the next stores, and the next one that is refused begins the next look.
+  // The evicted blocks made room for the next stores, and the next refused store begins the next look.
   look_.is_looking = look_.is_freeing && look_.went == 0 && look_.pinned != 0;
   look_.is_freeing = look_.is_freeing && (look_.went != 0 || look_.pinned != 0);
   begin();
@@ -119,7 +119,7 @@ bool KeyCells::step() {
     look_.is_looking = true;
     begin();
   }
-  // As exact as the eviction of a request: what was left until now is read, and held blocks are looked at, first.
+  // As exact as the eviction of a request: first the remaining touches are read, and held blocks are looked at.
   if (!look_.has_looked) {
     if (look_.next == 0 && (!recency_.has_caught_up(look_.round) || queues_.is_reordering())) return true;
     queues_.ask_for_tenant(0);

@@ -1,10 +1,10 @@
-// Cells for keys that are longer than the inline ones, in pools that have fewer cells than pages. A store that finds no
-// cell is refused however many pages are free, and no client then runs out of pages, so no other work would take the
-// cold holders away. So when stores were refused and few cells are free, a quarter of the movable blocks that hold
-// cells is evicted, in the order of the policy, and no more than it takes until a quarter of the cells is free.
+// Cells for keys that are longer than the inline key, in pools that have fewer cells than pages. A store that finds no cell is
+// refused, even with many free pages. No client then runs out of pages, so no other work would take the cold holders away. So
+// when stores were refused and few cells are free, marud evicts a quarter of the movable blocks that hold cells, in the order
+// of the policy. It stops when a quarter of the cells is free.
 //
-// Refusals are counted by clients, which may lie. A look therefore reads some cells a turn, with a pause before the
-// next one, and its evictions depend on the cells alone.
+// Refusals are counted by clients, which may lie. A look therefore reads some cells a turn, with a pause before the next look,
+// and its evictions depend on the cells alone.
 //
 // Thread safety: one thread.
 #pragma once
@@ -47,14 +47,14 @@ class KeyCells {
 
  private:
   struct Look {
-    bool is_looking = false, has_looked = false;  // at all cells; then those of `coldest` go
+    bool is_looking = false, has_looked = false;  // at all cells; then the blocks of `coldest` go
     bool is_freeing = false;                      // until a quarter is free
-    uint64_t refused_seen = 0;                    // stores, when it was last asked
+    uint64_t refused_seen = 0;                    // stores, at the last look at the counters
     uint64_t look_again_ms = 0;
     uint64_t round = 0;                       // of has_caught_up()
     uint64_t next = 0;                        // cell
-    uint64_t held = 0, movable = 0;           // of those looked at: with a holder, and one that may go
-    uint64_t went = 0, pinned = 0;            // of those chosen
+    uint64_t held = 0, movable = 0;           // of the cells looked at: with a holder, and with a holder that may go
+    uint64_t went = 0, pinned = 0;            // of the chosen blocks
     std::vector<EvictionOrder::Key> coldest;  // the holders that may go; sorted when all were looked at
   };
 

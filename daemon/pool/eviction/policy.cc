@@ -1,6 +1,6 @@
-// The pool's eviction policy: chosen by name, changed while the pool is in use, and told what it asks for about blocks. What
-// the policy notes down about a block, one word, lies in the policy table and so survives marud; the host record says whose
-// words these are, so that another policy does not read them as its own.
+// The pool's eviction policy: chosen by name, changed while the pool is in use, and told the facts about blocks that it asks
+// for. The policy's note about a block, one word, lies in the policy table and so survives marud. The host record names the
+// policy that wrote these words, so that another policy does not read them as its own.
 
 #include "daemon/pool/eviction/queues.h"
 
@@ -42,8 +42,8 @@ Result<void> Queues::set_policy(const std::string& name, const PolicyOptions& op
   return {};
 }
 
-// All queues of our own regions are built anew, shelf by shelf. Until the last one is, nobody chooses by them: a request that
-// would have to waits.
+// Builds all queues of our own regions anew, shelf by shelf. Until the last shelf is built, no work chooses by them: a request
+// that would have to waits.
 void Queues::begin_reorder(bool is_new_policy) {
   ++reorders_begun_;
   for (uint32_t i = 0; i < shelves.size(); ++i) {
@@ -64,7 +64,7 @@ void Queues::step_reorder() {
   }
   reorder_next_ = kNotReordering;
   core_.region.host(core_.host)
-      .policy.store_relaxed(name_hash(core_.config.policy));  // for the next marud: whose the words are
+      .policy.store_relaxed(name_hash(core_.config.policy));  // tells the next marud who wrote the words
 }
 
 void Queues::reorder_now() {
@@ -74,7 +74,7 @@ void Queues::reorder_now() {
   mend_pages_left_ = left;
 }
 
-// From the ticks alone: what the policy before has noted down is nothing to this one.
+// From the ticks alone: the earlier policy's notes mean nothing to this policy.
 void Queues::relearn(uint32_t shelf) {
   order.learn_anew(shelf);
   for (uint32_t page = order.first_page(shelf); page < order.end_page(shelf); ++page) {
@@ -104,7 +104,7 @@ void Queues::read(uint32_t page, uint32_t needs, PolicyBlock& block) const {
   }
 }
 
-// Tenants have queues of their own when somebody asks whose a block is: a limit, or a policy that ranks queues.
+// Tenants have queues of their own when a limit or a policy that ranks queues needs a block's tenant.
 bool Queues::has_queues_by_tenant() const {
   return tenants_.table().matters() || policy->ranking() == Ranking::kByRank;
 }

@@ -55,11 +55,11 @@ void Queues::rebuild(uint32_t shelf) {
     if (!is_known) order.learn(page, found.generation(), tick_of(page, found.generation()));
     members.push_back(page);
   }
-  core_.meter.add(order.shelf_pages() / 2 + members.size());  // the entries, and what each place is made of
+  core_.meter.add(order.shelf_pages() / 2 + members.size());  // the entries, and the facts behind each place
   order.rebuild(shelf, members);
 }
 
-// Whether this turn has room for a shelf more.
+// Whether this turn has room for a further shelf.
 bool Queues::may_rebuild() {
   if (mend_pages_left_ < order.shelf_pages()) return false;
   mend_pages_left_ -= order.shelf_pages();
@@ -75,8 +75,8 @@ void Queues::mend(uint32_t shelf) {
   unordered_shelves_.push_back(shelf);
 }
 
-// Uses that are older than others that were applied before, as of rings that were read earlier in the last round, have put
-// many of this shelf's blocks out of its queues. Requests that wait for this round wait for their places, too.
+// Uses that are older than already applied uses, from rings that were read earlier in the last round, have put many of this
+// shelf's blocks out of its queues. Requests that wait for this round wait for their places, too.
 void Queues::leave_for_later(uint32_t shelf, uint64_t round) {
   if (!std::exchange(shelves[shelf].is_late, true)) {
     late_shelves_.push_back({shelf, round});
@@ -96,7 +96,7 @@ void Queues::place_late(uint64_t pages_left) {
   }
 }
 
-// Late shelves have every other step, so that nobody's scribbling takes that away. Returns true when shelves still wait.
+// Late shelves have every other step, so that a client's scribbling cannot take it away. Returns true when shelves still wait.
 bool Queues::step_mending() {
   mends_late_ = !mends_late_;
   if (mends_late_ && !late_shelves_.empty()) {

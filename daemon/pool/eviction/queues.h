@@ -1,14 +1,14 @@
 // The queues of the order of eviction. This part keeps them equal to the page words, tells the pool's policy of blocks, and
 // builds a shelf anew when its queues are damaged or out of order.
 //
-//   (1) A READY block without children that is not held is in a queue of its shelf, or the shelf waits for its turn to be
-//       sorted anew, or the sweep finds the block.
+//   (1) A READY block without children that is not held is in a queue of its shelf. Otherwise the shelf waits for its turn
+//       to be sorted anew, or the sweep finds the block.
 //   (2) An entry of a queue is a hint. The page word says whether the block is there and may go.
 //   (3) No entry of a foreign region is written: another host keeps its order there.
 //   (4) While is_reordering() nothing is chosen by the queues.
 //
-// Cost: a place at an end of a queue is some lines; others are searched for (eviction_order.h). A shelf is sorted anew from the
-// words of its pages, and a turn does so for a bounded number of shelves.
+// Cost: a place at an end of a queue is some lines; other places are searched for (eviction_order.h). A shelf is sorted anew
+// from the words of its pages, and a turn does so for a bounded number of shelves.
 //
 // Thread safety: one thread.
 #pragma once
@@ -59,14 +59,14 @@ class Queues final : public BlockFacts {
   void know(uint32_t page, uint32_t generation);
   void insert(uint32_t page, uint32_t generation);
   void remove(uint32_t page);
-  // A child of this block goes, or a use of one that is gone was read: the later of the two uses is the block's. Before the
-  // child is FREE, so that a death in between leaves no parent that is childless and colder than its child was.
+  // A child of this block goes, or a use of a child that is gone was read: the later of the two uses is the block's. Before the
+  // child is FREE, so that a death in between leaves no childless parent that is colder than its child was.
   void inherit_use(PageRef parent, uint64_t child_tick);
   // A child of this block is gone for good: without children left it may go too.
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
-  // Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find,
-  // is sorted anew. If this turn has no room for that the shelf waits for the next turns, and a request that waits for
-  // `round` waits for it.
+  // Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find, is
+  // sorted anew. If this turn has no room for that, the shelf waits for the next turns, and a request that waits for `round`
+  // waits for it.
   void add_missing(std::vector<uint32_t>& missing, uint64_t round);
 
   // -- shelves --------------------------------------------------------------------------------------------------------
@@ -75,14 +75,14 @@ class Queues final : public BlockFacts {
   // A client scribbled over the links of this shelf. It may do so again before each touch, so only so much is built anew in a
   // turn. Until its turn comes the shelf has no queues and nothing on it is chosen; the ticks go on.
   void mend(uint32_t shelf);
-  // Its queues are no order of this pool. It has its turn with those that are damaged.
+  // Its queues are no order of this pool. It has its turn among the damaged shelves.
   void leave_unordered(uint32_t shelf);
-  // All shelves of our own regions, which are about to be built: until then no block gets a place in them.
+  // All shelves of our own regions are about to be built: until then no block gets a place in them.
   void begin_adoption();
-  // On late shelves, of so many pages together.
+  // Works on late shelves, of so many pages together.
   void place_late(uint64_t pages_left);
   bool has_late() const { return !late_shelves_.empty(); }
-  // Whether a shelf waits whose missing blocks are those of this round, or of an earlier one.
+  // Whether a shelf waits whose missing blocks belong to this round, or to an earlier round.
   bool is_awaited(uint64_t round) const;
   // A turn begins, with so much room for shelves; or for all of them.
   void begin_turn();

@@ -12,7 +12,7 @@ constexpr uint64_t kClockLagMs = 1000;
 
 }  // namespace
 
-// At most `limit` touches of this lane's ring, behind those that are in `touches`. Returns how many were read.
+// Reads at most `limit` touches of this lane's ring, and puts them behind the present `touches`. Returns how many were read.
 size_t Recency::gather_lane(uint32_t lane, size_t limit) {
   ring_touches_.resize(core_.region.parameters().touch_entries);
   limit = std::min(limit, ring_touches_.size());
@@ -59,8 +59,8 @@ bool Recency::gather(size_t limit) {
   return lanes_unread_ == 0;
 }
 
-// All of the ring of a client that is gone: it ends with its lane. That is seen between turns, with the clock of the last one,
-// and what the client has used since then is not to look older than it is.
+// Reads the whole ring of a client that is gone: it ends with its lane. That is seen between turns, with the clock of the last
+// turn, and the client's uses since then must not look older than they are.
 void Recency::take_last_of(uint32_t lane) {
   touches_.clear();
   core_.now_ms += kClockLagMs;
@@ -70,8 +70,8 @@ void Recency::take_last_of(uint32_t lane) {
   while (backlog_.size() > kTouchesKept) apply(kTouchesPerDrain);  // however many clients end in one round
 }
 
-// A step of a round: reads and applies at most `limit` touches. Returns true at its end. What was read is applied in the order
-// of the ticks, whatever ring it comes from and in however many steps: as if all of it had been read at once.
+// A step of a round: reads and applies at most `limit` touches. Returns true at its end. The touches are applied in the order
+// of their ticks, from any ring and in any number of steps: as if all of them had been read at once.
 bool Recency::drain(size_t limit) {
   if (touches_unapplied_ == 0) {
     if (lanes_unread_ == 0) {
@@ -83,16 +83,16 @@ bool Recency::drain(size_t limit) {
       return false;
     touches_unapplied_ = backlog_.size();
   }
-  // Those of clients that end meanwhile come in between and behind, and this step of the round ends all the same.
+  // Touches of clients that end meanwhile come in between and behind, and this step of the round ends all the same.
   const size_t n = std::min(limit, touches_unapplied_);
   apply(n);
   touches_unapplied_ -= n;
   if (touches_unapplied_ != 0) return false;
-  // What this marud has read no other one counts as lost.
+  // No other marud counts a touch that this marud has read as lost.
   for (uint32_t own = lanes_.first + 1; own < lanes_.end; ++own) {
     const uint64_t read = lanes_.records[own].touches.cursor();
     AtomicU64& shown = core_.region.lane_header(own).touches_read;
-    if (lanes_.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the marud after this one
+    if (lanes_.is_live(own) && shown.load_relaxed() != read) shown.store_relaxed(read);  // for the next marud
   }
   if (lanes_unread_ != 0) return false;
   ++rounds_.done;
@@ -107,7 +107,7 @@ void Recency::drain_all() {
 bool Recency::has_caught_up(uint64_t& round) {
   if (round == 0) {
     round = rounds_.begun + 1;
-    if (rounds_.held_seen >= rounds_.wanted) rounds_.pass_wanted = round;  // nobody else waits for one
+    if (rounds_.held_seen >= rounds_.wanted) rounds_.pass_wanted = round;  // no other work waits for a pass
     rounds_.wanted = round;
     if (rounds_.begun == rounds_.done) {
       drain(kTouchesPerDrain);
@@ -125,10 +125,10 @@ void Recency::apply(size_t limit) {
     if (found.is(PageState::kRetired) && found.lane() == lanes_.daemon)  // a client left it to us, for its pins
       retired_.add(PageRef::of(touch.page, found.generation()));
     if (found.is(PageState::kRetired) ||
-        found.is(PageState::kFree)) {  // the last life is over, and its line still there
+        found.is(PageState::kFree)) {  // the last life is over, and its line is still there
       const PageRef parent = PageRef::from_bits(core_.region.block(touch.page).parent.load_acquire());  // checked below
       if (!core_.has_expired(touch.page))
-        queues_.inherit_use(parent, touch.tick);  // a touch of what has expired was no use
+        queues_.inherit_use(parent, touch.tick);  // a touch of an expired block was no use
       if (core_.region.is_page(parent) && core_.word(parent.page()).is(PageState::kReady, parent.generation()) &&
           core_.word(parent.page()).children() == 0 && !queues_.order.contains(parent.page()) &&
           regions_.owns_page(parent.page()))

@@ -1,10 +1,10 @@
 // Recency: touches from the rings of the lanes, applied to the order of eviction in the order of their ticks. Rings carry
 // times, never membership: a block whose touch was lost is found by the sweep (memory/sweep.h).
 //
-//   (1) A round reads each ring once, as far as it has touches when its turn comes, and applies what it read as if all of it
+//   (1) A round reads each ring once, as far as it has touches when its turn comes. It applies these touches as if all of them
 //       had been read at once.
-//   (2) What this part meets and must not act on, it hands on: expired blocks in met_expired, RETIRED ones to RetiredBlocks,
-//       parents that another host's marud asks about to Findings.
+//   (2) This part hands on things that it must not act on: expired blocks in met_expired, and RETIRED blocks to RetiredBlocks.
+//       Parents that another host's marud asks about go to Findings.
 //
 // Cost: some lines for each touch; a step reads and applies a bounded number of them (limits.h).
 //
@@ -52,9 +52,9 @@ class Recency {
 
   // A step of a round: reads and applies at most `limit` touches. Returns true at its end.
   bool drain(size_t limit);
-  // All that is there, in one go. Each ring has as many touches as it has places at most, so this ends whatever clients do.
+  // All touches that are there, in one go. A ring has at most as many touches as places, so this ends for any client.
   void drain_all();
-  // All of the ring of a client that is gone: it ends with its lane.
+  // Reads the whole ring of a client that is gone: it ends with its lane.
   void take_last_of(uint32_t lane);
   bool has_backlog() const { return !backlog_.empty(); }
 
@@ -84,7 +84,7 @@ class Recency {
   uint32_t lanes_unread_ = 0;                       // in the round that is under way
   uint32_t drain_next_ = 0;                         // the lane that is read next
   uint64_t ring_left_ = 0;                          // that may be read of it
-  size_t touches_unapplied_ = 0;                    // of those that the round has read; meanwhile it reads no more
+  size_t touches_unapplied_ = 0;                    // of the round's touches; meanwhile it reads no more
 };
 
 }  // namespace maru::daemon

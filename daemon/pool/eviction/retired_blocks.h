@@ -1,9 +1,9 @@
 // Blocks that are RETIRED by marud's lane and wait for the end of their pins: marud chose them, or a client left them to it.
 //
-//   (1) A page is here once, however often a client leaves it.
+//   (1) A page is here once, even if a client leaves it several times.
 //   (2) The page of a block whose pins have ended becomes FREE, and its parent has a child less.
 //
-// Cost: of a block that is pinned where it was, a line a look; of any other, a line of each lane.
+// Cost: for a block that is pinned where it was, a line a look; for any other, a line of each lane.
 //
 // Thread safety: one thread. If marud dies here: the page words name its lane, and the next marud finds them.
 #pragma once

@@ -1,6 +1,5 @@
-// Touches that were read from the rings and are not applied yet, which come out in the order of their ticks: those of many
-// lanes, read slice by slice, as if they had been sorted all at once. Of those of one tick the ones that were put in first come
-// first.
+// Touches that were read from the rings and are not applied yet. They come out in the order of their ticks, as if the touches
+// of many lanes, read slice by slice, had been sorted all at once. Among touches of one tick the order of add() holds.
 //
 // Thread safety: one thread. Memory of marud's own; if marud dies, the touches in it are lost, which are hints.
 #pragma once
@@ -21,7 +20,7 @@ class TouchBacklog {
   size_t size() const { return size_; }
   // In any order. May throw std::bad_alloc, and then holds its old touches.
   void add(std::span<const shm::Touch> touches);
-  // The oldest ones, `limit` at most, into `ret_touches`, whose old content goes.
+  // Takes the oldest touches, `limit` at most, into `ret_touches`, whose old content goes.
   void take(size_t limit, std::vector<shm::Touch>& ret_touches);
 
  private:

@@ -23,7 +23,7 @@ using shm::PageWord;
 
 constexpr uint64_t kRingBytesMin = 1u << 20, kRingBytesMax = 32u << 20;
 constexpr uint64_t kPoolBytesPerRingByte = 64;
-// Lines of a block's bucket, and of what a record holds beside the block line.
+// Lines of a block's bucket, and lines for a record beside the block line.
 constexpr uint64_t kBucketLines = 2, kDetailLines = 2;
 
 uint64_t new_incarnation(uint64_t now_ms) {
@@ -105,7 +105,7 @@ void Feed::write(const shm::FeedRecord& record) {
   if (writer_.unpublished_bytes() >= kPublishBytes) writer_.publish();
 }
 
-// A block that a publisher has not made visible yet may still be withdrawn, for another one under its key.
+// A block that a publisher has not made visible yet may still be withdrawn, for another block under its key.
 bool Feed::is_registered(PageRef ref) {
   const BlockLine& line = region_.block(ref.page());
   const shm::Digest digest = {line.digest_lo.load_acquire(), line.digest_hi.load_acquire()};
@@ -146,7 +146,7 @@ bool Feed::gather(PageRef ref, bool* ret_is_whole) {
   }
 }
 
-// False: what is below it has to wait.
+// False: the blocks below have to wait.
 bool Feed::tell_one(PageRef ref, PageRef parent, bool is_gone) {
   if (!is_silent_ && left_.news == 0) {
     later_.add(ref.page());

@@ -1,4 +1,4 @@
-// The news for followers of a pool, and marud's memory of what they know. docs/events.md, "The feed", is the
+// The news for followers of a pool, and marud's memory of the followers' knowledge. docs/events.md, "The feed", is the
 // description.
 //
 // The page words are the truth. The table of the feed is a shadow of them: the lives of pages that followers know to be
@@ -8,7 +8,7 @@
 //   (1) A known block's ancestors are known: its parent was told before it, and ends after it.
 //   (2) So a page that is not known has no known children, and the links have no circle, whatever clients write.
 //
-// Thread safety: one thread. If marud dies here: the next one begins another feed, and followers take a snapshot.
+// Thread safety: one thread. If marud dies here: the next marud begins another feed, and followers take a snapshot.
 #pragma once
 
 #include "daemon/base/line_meter.h"
@@ -48,7 +48,7 @@ class Feed {
   const shm::FeedView& view() const { return view_; }
   uint64_t sequence() const { return writer_.sequence(); }
 
-  // The time, and why a block went of whose end nobody has told: enum maru_follow_reason.
+  // The time, and the reason for the end of a block without a reason: enum maru_follow_reason.
   void set_now(uint64_t now_ms) { now_ms_ = now_ms; }
 
   // Compares this page, and tells the news.
@@ -62,22 +62,22 @@ class Feed {
   // The pages that a look could not settle. Returns true when a turn's share of it was too little. The next turn has
   // its own share.
   bool settle();
-  // Followers see the news, and those that wait are woken.
+  // Followers see the news, and waiting followers are woken.
   void publish();
-  // Of the time that set_now() last said.
+  // At the time that set_now() last said.
   bool has_published() const { return published_ms_ == now_ms_; }
   bool is_idle() const { return published_ms_ == 0 || now_ms_ - published_ms_ > kIdleMs; }
 
-  // -- who follows ----------------------------------------------------------------------------------------------------
+  // -- followers ------------------------------------------------------------------------------------------------------
   uint64_t followers = 0;
-  uint64_t left_ms = 0;  // when the last one left
+  uint64_t left_ms = 0;  // when the last follower left
 
   FeedLooks looks;    // where the walks are
-  PageQueue touched;  // pages that a client has touched, and that nobody has looked at since
+  PageQueue touched;  // pages that a client has touched, and that no look has reached since
 
  private:
   static constexpr uint64_t kIdleMs = 1000;
-  // Ancestors of a block that one look goes through at most, and remembers.
+  // The most ancestors of a block that one look goes through and remembers.
   static constexpr size_t kAncestorsMax = 1u << 14;
   // Told, and not published, of a turn that tells much.
   static constexpr uint64_t kPublishBytes = 1u << 16;
@@ -125,7 +125,7 @@ class Feed {
   };
   TurnShare left_;
   PageQueue later_;  // pages to look at again
-  // Memory of one event, used again for the next one.
+  // Memory of one event, used again for the next event.
   struct Scratch {
     std::vector<std::pair<PageRef, PageRef>> ancestors;  // a block and its parent, from below to above
     shm::FeedRecord record;

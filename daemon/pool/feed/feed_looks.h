@@ -26,7 +26,7 @@ class FeedLooks {
     ++moves_;
   }
 
-  // A round over the regions looks at those of lanes that moved before it began.
+  // A round over the regions looks at the regions of lanes that moved before it began.
   bool has_regions() {
     if (region_next_ != 0 || region_page_ != 0) return true;
     if (std::ranges::none_of(moved_, [](bool moved) { return moved; })) return false;

@@ -18,7 +18,7 @@ constexpr uint64_t kLingerMs = 30'000;
 constexpr uint64_t kTurnMs = 5, kIdleTurnMs = 20;
 constexpr uint64_t kFollowPagesMax = 1ull << 30;
 constexpr uint64_t kCounterLines = 5;
-// Each reads some ten lines where its block is new: together about what a turn reads.
+// Each reads some ten lines where its block is new: together about the budget of a turn.
 constexpr size_t kTouchedPerTurn = 1u << 8;
 
 FileDescriptor open_to_read(int fd) {
@@ -59,7 +59,7 @@ bool PoolFeed::look_at_touched() {
   return !feed_->touched.empty();
 }
 
-// What a client had begun that is gone now has been settled without a word to the feed.
+// Work that a dead client had begun has been settled without a word to the feed.
 void PoolFeed::note_moves() {
   if (!feed_) return;
   const shm::LaneSet in_use = shm::with_other_hosts(core_.region, lanes_.in_use);

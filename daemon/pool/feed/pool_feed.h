@@ -29,7 +29,7 @@ class PoolFeed {
   PoolFeed& operator=(const PoolFeed&) = delete;
 
   bool is_there() const { return feed_ != nullptr; }
-  // One more follower. Errors: those of Feed::make; EFBIG; EMFILE.
+  // One more follower. Errors: of Feed::make; EFBIG; EMFILE.
   Result<FollowGrant> follow();
   void unfollow(uint64_t incarnation);
   // The pool has no turns any more, and its followers no news.

@@ -1,8 +1,8 @@
-// Lanes whose clients have ended. Each is taken back at once, or waits here while a check at rest looks at the pool: what is
-// found of a lane that begins to be taken back would be taken for damage.
+// Lanes whose clients have ended. Each is taken back at once, or waits here while a check at rest looks at the pool: a lane
+// that is half taken back would look like damage.
 //
-//   (1) A lane that waits is no other client's meanwhile.
-//   (2) A lane of a slot that this host has lost is not touched: it may be another host's client's by now.
+//   (1) A waiting lane has no other client meanwhile.
+//   (2) A lane of a slot that this host has lost is not touched: it may belong to another host's client by now.
 //
 // Cost: memory of marud's own. Thread safety: one thread.
 #pragma once
@@ -26,7 +26,7 @@ class EndedLanes {
   void put_off(uint32_t lane) { waiting_.push_back(lanes_.id(lane)); }
   const std::vector<LaneId>& waiting() const { return waiting_; }
   bool waits(LaneId lane) const;
-  // Those that waited and are not another life's by now.
+  // Takes the lanes that waited and have no new client by now.
   std::vector<uint32_t> take();
 
  private:

@@ -1,7 +1,8 @@
-// The fencing command: a program of the administrator's that makes sure that a host is dead (cuts its power, takes its access
-// to the memory away) and says so with exit status 0. Run beside marud, which goes on serving; ended when it takes too long.
-// Nothing here waits for it. A thread starts it, since the program may lie on a disk that does not answer. A command that the
-// kernel cannot end at once (it waits for a device) is left behind, and collected by whichever call comes after its end.
+// The fencing command: a program of the administrator that makes sure that a host is dead: it cuts its power, or takes its
+// access to the memory away. It reports this with exit status 0. It runs beside marud, which goes on serving; marud ends it
+// when it takes too long. Nothing here waits for it. A thread starts it, since the program may lie on a disk that does not
+// answer. A command that the kernel cannot end at once (it waits for a device) is left behind, and the next call after its end
+// collects it.
 //
 // Thread safety: one thread at a time for each object.
 #pragma once
@@ -26,12 +27,12 @@ class Fencing {
   Fencing(const Fencing&) = delete;
   Fencing& operator=(const Fencing&) = delete;
 
-  // `command`: absolute path and arguments. The command gets `variables` beside marud's own environment, and no descriptor
-  // but the standard ones. look() tells of a command that cannot be run.
+  // `command`: absolute path and arguments. The command gets `variables` beside marud's own environment, and no descriptors but
+  // the standard streams. look() reports a command that cannot be run.
   void start(const std::vector<std::string>& command, const std::vector<std::pair<std::string, std::string>>& variables,
              uint64_t ends_ms);
   bool is_running() const { return start_ != nullptr; }
-  // How it ended, when it has or when its time is over; `ret_why`: for people, of kFailed.
+  // Its end, when it has ended or when its time is over; `ret_why`: for people, with kFailed.
   Outcome look(uint64_t now_ms, std::string* ret_why);
 
  private:

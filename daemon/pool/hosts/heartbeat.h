@@ -1,12 +1,12 @@
-// The heartbeat of this host in a shared pool: a thread that says several times a second that the host is alive, whatever
-// marud's loop is at just then (it starts another pool, or deletes millions of blocks). What the others conclude from silence
-// can end in this machine's power being cut, so silence must mean more than a long turn.
+// The heartbeat of this host in a shared pool: a thread that says several times a second that the host is alive. marud's loop
+// may be busy meanwhile: it starts another pool, or deletes millions of blocks. Silence can lead the other hosts to cut this
+// machine's power, so silence must mean more than a long turn.
 //
 // A loop that hangs must not look well for ever: the thread falls silent when the loop has not shown itself for
 // `loop_hangs_ms`. Until it has for the first time marud is being started, which takes as long as it takes.
 //
 // Thread safety: one thread owns it. The thread inside reads the claim and writes the heartbeat of one host record, and nothing
-// else; it ends by itself when the slot is not this life's any more.
+// else; it ends by itself when another life has the slot.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -20,7 +20,7 @@
 namespace maru::daemon {
 
 inline constexpr uint64_t kHeartbeatPauseMs = 250;
-// Twice what the service manager's watchdog allows a turn of the loop.
+// Twice the service manager's limit for a turn of the loop.
 inline constexpr uint64_t kLoopHangsMs = 60'000;
 
 class Heartbeat {
@@ -49,7 +49,7 @@ class Heartbeat {
   std::thread thread_;
 };
 
-// Milliseconds of a clock that nobody sets and that stands still while the machine does.
+// Milliseconds of a clock that no setting changes and that stands still while the machine does.
 uint64_t monotonic_ms();
 
 }  // namespace maru::daemon

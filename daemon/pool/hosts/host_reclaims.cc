@@ -84,8 +84,8 @@ bool HostReclaims::step(uint64_t count) {
   return false;
 }
 
-// Counts may be too high in every region, those of third hosts, too; step_recounts passes these on when all is taken back.
-// What clients store and delete meanwhile makes a difference of no meaning, or hides one until the next recount. Returns true
+// Counts may be too high in every region, also in regions of third hosts; step_recounts passes these on when all is taken back.
+// Stores and deletes meanwhile make a difference of no meaning, or hide a difference until the next recount. Returns true
 // unless there was nothing left to do.
 bool HostReclaims::compare_children(uint64_t count) {
   HostReclaim& reclaim = now_;
@@ -100,7 +100,7 @@ bool HostReclaims::compare_children(uint64_t count) {
   return true;
 }
 
-// The inherited regions that are still nobody's, and the queues of those that are not another host's by now.
+// Settles the inherited regions that still have no owner, and the queues of regions that this host still has.
 bool HostReclaims::settle_inherited(uint64_t count) {
   HostReclaim& reclaim = now_;
   if (reclaim.next_inherited == reclaim.inherited.size()) return false;
@@ -116,7 +116,7 @@ bool HostReclaims::settle_inherited(uint64_t count) {
   return true;
 }
 
-// 5, what the dead had claimed beside the registry.
+// 5, the overflow buckets that the dead host had claimed beside the registry.
 bool HostReclaims::release_overflow(uint64_t count) {
   HostReclaim& reclaim = now_;
   if (reclaim.next_overflow == core_.region.overflow_buckets()) return false;
@@ -126,8 +126,8 @@ bool HostReclaims::release_overflow(uint64_t count) {
   return true;
 }
 
-// Somebody else took it over, who begins again, or has ended it; what follows may be another host's. False: nothing is left to
-// do. Regions that were inherited until now are this host's, and the sweep settles them.
+// Another host took the reclaim over and begins again, or has ended it; the rest may be another host's. False: nothing is left
+// to do. Regions that were inherited until now are this host's, and the sweep settles them.
 bool HostReclaims::drop() {
   HostReclaim& reclaim = now_;
   log_warning(

@@ -1,5 +1,5 @@
-// Reclaim of a whole host, after the proof of its death (hosts.h) and with the claim that names this marud: the numbers
-// are those of docs/format.md. In turns of bounded size; clients of this host store and read meanwhile.
+// Reclaim of a whole host, after the proof of its death (hosts.h) and with the claim that names this marud. The numbers are the
+// step numbers of docs/format.md. In turns of bounded size; clients of this host store and read meanwhile.
 //
 //   (1) One host is taken back at a time; the others wait.
 //   (2) The claim says DEAD and names this life of this host until the end. If it changes, the rest is another host's to do.
@@ -31,7 +31,7 @@ struct HostReclaim {
   uint32_t repaired_entries = 0;
   std::vector<uint32_t> children;     // by page, as the children say
   std::vector<uint32_t> inherited;    // regions
-  std::vector<shm::PageRef> parents;  // whose counts may be too high
+  std::vector<shm::PageRef> parents;  // parents whose counts may be too high
 };
 
 class HostReclaims {
@@ -61,7 +61,7 @@ class HostReclaims {
   void begin(uint32_t host);
   void add(uint32_t host) { waiting_.push_back(host); }
   bool is_known(uint32_t host) const;
-  // When no host is being taken back, the next one that waits.
+  // Begins with the next waiting host when no host is being taken back.
   void begin_next();
   // Returns true when there is more to do right away.
   bool step(uint64_t count);

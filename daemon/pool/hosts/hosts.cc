@@ -64,7 +64,7 @@ void Hosts::suspect_if_silent(uint32_t host) {
     return;
   seen.claim = shm::read_claim(core_.region, host);
   seen.fence_at_ms = now_ms_;
-  const bool was_stopped = core_.region.host(host).clean.load_relaxed() != 0;  // the host is silent: nobody writes it
+  const bool was_stopped = core_.region.host(host).clean.load_relaxed() != 0;  // it is silent: it does not write this
   log_warning(
       "pool \"{}\": host {} ({}) is suspect: no heartbeat for {:.1f} s{}; its blocks stay readable, and nothing of it "
       "is reused without proof of its death (marudctl host declare-dead {})",
@@ -72,8 +72,8 @@ void Hosts::suspect_if_silent(uint32_t host) {
       was_stopped ? ", since its marud was stopped in order and left clients; it is not fenced for that" : "", host);
 }
 
-// Who made it suspect runs the command at once. The others do when it should have ended by now and the host is suspect still:
-// perhaps nobody is left who runs it.
+// The host that made it suspect runs the command at once. The others do when it should have ended by now and the host is
+// suspect still: perhaps the first host is gone, too.
 void Hosts::fence_if_suspect(uint32_t host) {
   HostWatch& seen = watches_[host];
   if (seen.fence_at_ms == 0) seen.fence_at_ms = now_ms_ + core_.config.sharing.fencing_timeout_ms;
@@ -82,7 +82,7 @@ void Hosts::fence_if_suspect(uint32_t host) {
   start_fencing(host);
 }
 
-// Only who is named in the claim, in this life of its own, takes anything back; so whoever else goes on with it enters itself.
+// Only the host in the claim, in this life of its own, takes holdings back; so a host that goes on with it enters itself.
 void Hosts::take_over_reclaim(uint32_t host) {
   const HostClaim claim = watches_[host].claim;
   const bool is_known = reclaims_.is_known(host);
@@ -98,8 +98,8 @@ void Hosts::take_over_reclaim(uint32_t host) {
   reclaims_.add(host);
 }
 
-// What stands against giving the fencing command this name: any client can have written a whole host, name and all, into a slot
-// that nobody has. Empty: nothing.
+// Why the fencing command must not get this name: any client can have written a whole host, name and all, into a free slot.
+// Empty: it may.
 std::string Hosts::why_not_fenced(uint32_t host, const std::string& name) const {
   const std::vector<std::string>& names = core_.config.sharing.fencing_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) return "fencing_names has no such name";
@@ -112,8 +112,8 @@ std::string Hosts::why_not_fenced(uint32_t host, const std::string& name) const 
   return {};
 }
 
-// Whoever may write to the pool may have written all that is known of the host, its silence, too. So the command is given the
-// name by which the host was met in this life, and cuts the power of one machine not time after time.
+// A client that may write to the pool may have written all facts about the host, its silence, too. So the command gets the name
+// by which the host was met in this life, and does not cut the power of one machine time after time.
 void Hosts::start_fencing(uint32_t host) {
   const SharingConfig& sharing = core_.config.sharing;
   if (sharing.fencing_command.empty() || (fencing_ && fencing_->is_running())) return;

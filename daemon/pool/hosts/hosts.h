@@ -1,5 +1,5 @@
-// The watch over the other hosts of a pool, and what is done when one falls silent. docs/format.md, "Hosts", has the words and
-// the steps.
+// The watch over the other hosts of a pool, and the reaction when a host falls silent. docs/format.md, "Hosts", has the words
+// and the steps.
 //
 // A heartbeat that stands still makes a host suspect and nothing more, for a host that is slow or cut off goes on writing into
 // pages that it holds. Only proof takes anything from it: the fencing command, an administrator, or its own next boot.
@@ -52,11 +52,11 @@ class Hosts {
 
   // A turn of a shared pool.
   void watch();
-  // What the other hosts have rented and given up since. Words of our own regions are ours; one that says otherwise was
-  // inherited by a host that took this one for dead, or scribbled on, and is left to that host.
+  // Looks at the other hosts' regions, rented and given up. marud writes the words of its own regions. A word that says
+  // otherwise was inherited by a host that took this host for dead, or scribbled on, and is left to that host.
   void look_at_regions();
-  // After proof of the death of this generation of it. False if that is not in use any more, or another marud was faster: a
-  // proof takes its time, in which the machine may have come back.
+  // After proof of the death of this generation of the host. False if that generation is not in use any more, or another marud
+  // was faster: a proof takes its time, in which the machine may have come back.
   bool declare_dead(uint32_t host, uint32_t generation, const std::string& proof);
 
  private:

@@ -125,7 +125,7 @@ bool OwnSlot::is_lost() {
     if (claim.is(HostState::kSuspect) && shm::host_is_well(core_.region, core_.host, claim))
       alarms.say({}, "pool \"{}\": another host had taken this one (host {}) for lost, because marud was slow",
                  core_.config.name, core_.host);
-    write_machine_id();  // one that was slow to attach here may have written its own
+    write_machine_id();  // a marud that was slow to attach here may have written its own
     return false;
   }
   lost_because_ = "this host (" + std::to_string(core_.host) +

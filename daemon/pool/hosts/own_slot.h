@@ -34,7 +34,7 @@ class OwnSlot {
   // The end of marud, which holds nothing any more: the slot is free.
   void give_up();
 
-  // What the words of hosts say, which any client can write as often as it likes.
+  // About the words of hosts, which any client can write as often as it likes.
   LogBudget alarms{LogLevel::kWarning, "alarms about hosts", 16, 16};
 
  private:

@@ -1,4 +1,4 @@
-// What a marud has seen of another host of a shared pool, and how long each of its steps waits.
+// A marud's view of another host of a shared pool, and the waits before each of its steps.
 #pragma once
 
 #include "daemon/pool/hosts/heartbeat.h"
@@ -29,7 +29,7 @@ struct HostWatch {
   uint64_t changed_ms = 0;   // when one of the two was last found changed
   uint32_t looks = 0;        // since then
   uint64_t fence_at_ms = 0;  // of a suspect host: not before; 0: not decided yet
-  // As it called itself when its heart was first seen to beat in the life `named_in`. What stands there later may be anybody's.
+  // The host's name when its heart was first seen to beat in the life `named_in`. Any client may write a later name there.
   std::string name;
   uint32_t named_in = 0;
 

@@ -19,7 +19,7 @@ void Wishes::begin_giving() {
 }
 
 // Chooses the best of the regions that one look has time for. If none of them will do the search goes on in the next look,
-// until it has looked at all. Returns true at the end: a region is nobody's now, or there was none to give.
+// until it has looked at all. Returns true at the end: a region is unused now, or there was none to give.
 bool Wishes::step_giving() {
   using Part = Takeover::Part;
   Takeover& region_given = *giving_;

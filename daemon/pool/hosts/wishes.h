@@ -3,9 +3,9 @@
 // each reads a bounded number of lines.
 //
 //   (1) A wish is answered once: with a region, or with the word that there is none to give.
-//   (2) A region that is half emptied is emptied to its end, whatever becomes of the wish.
+//   (2) A region that is half emptied is emptied to its end, even if the wish ends.
 //
-// Cost: kWishLinesPerLook a look. Any client can write a wish, whenever the last one was answered.
+// Cost: kWishLinesPerLook a look. Any client can write a wish, whenever the last wish was answered.
 //
 // Thread safety: one thread. If marud dies here: the wish stays, and the next marud begins again. It settles a half-emptied
 // region by its pages.

@@ -55,7 +55,7 @@ json Administration::run(const std::string& command, const json& request, uint64
   const auto* const found = std::ranges::find(kCommands, command, &Command::name);
   const bool changes = is_quota ? command == "quota.set" || command == "quota.remove" || has_limits(request)
                                 : found != std::end(kCommands) && found->changes;
-  constexpr uint64_t kHeld = UINT64_MAX;  // the ticket of what was not begun yet
+  constexpr uint64_t kHeld = UINT64_MAX;  // the ticket of a command that was not begun yet
   if (ret_ticket && *ret_ticket == kHeld) *ret_ticket = 0;
   const bool is_new = !ret_ticket || *ret_ticket == 0;
   if (is_new && audits_.is_quiesced() && changes) {
@@ -72,7 +72,7 @@ json Administration::run(const std::string& command, const json& request, uint64
   return found->run(*this, request, ret_ticket);
 }
 
-// "delete_tree" or "clear", which takes everything that may go; of what is pinned the key goes now, and the memory when the
+// "delete_tree" or "clear", which takes every block that may go. The key of a pinned block goes now, and the memory when the
 // last pin does. Without a place for a ticket it is done when this returns, and so below.
 json Administration::remove(const std::string& command, const json& request, uint64_t* ret_ticket) {
   if (ret_ticket && *ret_ticket != 0) return late_.answer(ret_ticket);

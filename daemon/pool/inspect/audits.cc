@@ -22,8 +22,8 @@ constexpr size_t kAuditsWantedMax = 64;
 // Of a page about a microsecond.
 constexpr uint64_t kAuditStepsPerTurn = 1u << 11;
 constexpr uint64_t kAuditedAtOncePages = 1u << 10;
-// How long a check at rest waits until what is half taken back is done: a parent whose child a client has half stored may be
-// recounted for as long as that client stands still.
+// How long a check at rest waits for unfinished reclaims: a parent whose child a client has half stored may be recounted for as
+// long as that client stands still.
 constexpr uint64_t kSettlePauseMs = 10'000;
 
 class Collected final : public shm::FindingSink {
@@ -48,8 +48,8 @@ const char* place_name(shm::AuditPlace place) {
 
 }  // namespace
 
-// A live audit that goes on over turns. Who asks while one is under way waits for the next one: that has seen what was there
-// when they asked.
+// A live audit that goes on over turns. A request that comes during an audit waits for the next audit, which sees the pool as
+// it was at the request.
 struct Audits::LiveAudit {
   std::vector<uint64_t> tickets;
   std::unique_ptr<std::byte[]> scratch;
@@ -70,9 +70,10 @@ shm::AuditRequest Audits::live_request() const {
   return request;
 }
 
-// What holds only at rest, over turns. First, while the pool is served as ever, all of the order of eviction is brought up to
-// date, and what holds always is looked at, which needs no rest. Then marud leaves the pool alone until what is left was looked
-// at; its clients go on, so that only what every one of several passes saw with the same words is reported.
+// Checks the invariants that hold only at rest, over turns. First, while the pool is served as ever, the order of eviction is
+// brought up to date, and the invariants that hold always are looked at, which needs no rest. Then marud leaves the pool alone
+// until the rest was looked at. Its clients go on, so a finding is reported only if each of several passes saw it with the same
+// words.
 struct Audits::RestAudit {
   static constexpr uint32_t kPasses = 3;
   std::vector<uint64_t> tickets;
@@ -142,10 +143,10 @@ bool Audits::step_at_rest() {
     if (audit.swept < core_.pages()) {
       audit.swept += sweep_.step(kSweepPagesPerTurn);
     } else if (audit.settle_until_ms || audit.live.run.step(kAuditStepsPerTurn)) {
-      // Whoever waits for that says whether there is more to do right away.
+      // The work that the audit waits for reports whether more can be done right away.
       if (!audit.settle_until_ms) audit.settle_until_ms = core_.now_ms + kSettlePauseMs;
       reclaim_.take_findings();
-      // What is half taken back looks like damage, and does not go on while marud leaves the pool alone.
+      // A half finished reclaim looks like damage, and does not go on while marud leaves the pool alone.
       const bool has_settled = !lanes_.has_lane_in(LaneRecord::Phase::kReclaiming) && !reclaims_.is_busy() &&
                                findings_.parents.empty() && !recounts_.is_under_way() && findings_.orphans.empty() &&
                                !deletions_.is_busy();
@@ -179,7 +180,7 @@ void Audits::restart() {
   rest_.reset();
 }
 
-// Whoever asked is told that the pool went away: late_answer().
+// Each asker is told that the pool went away: late_answer().
 void Audits::drop_at_rest() {
   if (rest_)
     for (const uint64_t ticket : rest_->tickets) late_.drop(ticket);
@@ -212,8 +213,8 @@ bool Audits::step() {
   return !wanted_.empty();
 }
 
-// Everything, also what is only true at rest. Live clients may be in the middle of something, so only what two audits saw with
-// the same words is reported.
+// Checks everything, also invariants that hold only at rest. Live clients may be in the middle of an operation, so only
+// findings that two audits saw with the same words are reported.
 json Audits::check_at_rest() {
   recency_.drain_all();
   sweep_.step(core_.pages());
@@ -259,8 +260,8 @@ json Audits::tell(const std::vector<shm::Finding>& found, const shm::AuditReport
   json reply = {{"violations", std::move(violations)},
                 {"found", found.empty() ? 0 : std::max<uint64_t>(report.findings, found.size())},
                 {"mode", is_quiesced ? "quiesced" : "live"}};
-  // Of what holds only at rest a client that stands still in the middle of something is no fault, and would look like damage
-  // until the next audit to all who only look at health and metrics.
+  // A client that stands still in the middle of an operation breaks invariants that hold only at rest. That is no fault, and
+  // would look like damage until the next audit to readers of health and metrics.
   const auto lasts = [](const shm::Finding& finding) {
     return shm::invariant_info(finding.invariant).when != shm::AuditClass::kAtRest;
   };

@@ -1,8 +1,8 @@
 // The auditor at work in marud: at its start, and when an administrator asks.
 //
-//   (1) A request that comes while an audit is under way waits for the next one: that has seen what was there when it came.
-//   (2) While a check at rest looks, marud leaves the pool alone, and lanes that end wait. Its clients go on, so only what
-//       every one of several passes saw with the same words is reported.
+//   (1) A request that comes during an audit waits for the next audit, which sees the pool as it was at the request.
+//   (2) While a check at rest looks, marud leaves the pool alone, and lanes that end wait. Its clients go on, so a finding is
+//       reported only if each of several passes saw it with the same words.
 //   (3) An audit that sees the queues be built anew begins again when they are an order.
 //
 // Cost: about a microsecond a page, in steps.
@@ -72,10 +72,10 @@ class Audits {
   void adopt();
   // "check": in turns, unless the pool is small or there is no place for a ticket.
   nlohmann::json check(bool is_quiesced, uint64_t* ret_ticket);
-  // What holds always, and what is only true at rest, in one go.
+  // Checks the invariants that hold always, and those that hold only at rest, in one go.
   nlohmann::json check_now();
   nlohmann::json check_at_rest();
-  // The last one for a log: how many violations there are, and the first of them as text.
+  // The last audit for a log: how many violations there are, and the first of them as text.
   struct AtRest {
     uint64_t found = 0;
     std::string text;
@@ -119,7 +119,7 @@ class Audits {
   nlohmann::json last_;
   std::shared_ptr<LiveAudit> live_;
   std::shared_ptr<RestAudit> rest_;
-  std::vector<uint64_t> wanted_, rest_wanted_;  // by ticket, when the one that is under way is done
+  std::vector<uint64_t> wanted_, rest_wanted_;  // by ticket, for after the audit under way
   uint64_t reorders_seen_ = 0;
 };
 

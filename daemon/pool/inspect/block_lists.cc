@@ -28,7 +28,7 @@ constexpr const char* kTenantText =
 
 }  // namespace
 
-// Everything here is read without a pin: it is what was there a moment ago.
+// Everything here is read without a pin: it was true a moment ago.
 json BlockLists::block_json(uint32_t page, PageWord found) {
   const format::BlockLine& line = core_.region.block(page);
   const format::DetailLine& detail = core_.region.detail(page);
@@ -61,7 +61,7 @@ json BlockLists::block_json(uint32_t page, PageWord found) {
   return row;
 }
 
-// Which blocks a listing is about. Who is pinned is looked up for the blocks that the other conditions leave.
+// The conditions of a listing. Pins are looked up for the blocks that the other conditions leave.
 struct BlockLists::BlockFilter {
   std::vector<std::byte> prefix;
   std::optional<uint64_t> tenant;
@@ -69,7 +69,7 @@ struct BlockLists::BlockFilter {
   uint64_t min_priority = 0;
   bool pinned = false;
 
-  // Says what is wrong, or nothing.
+  // Returns the mistake; empty: none.
   std::string read(const json& request, const PoolTenants& tenants) {
     prefix = key_bytes(text_in(request, "prefix"));
     min_priority = number_in(request, "min_priority", 0);

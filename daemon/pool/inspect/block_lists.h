@@ -1,5 +1,5 @@
 // Blocks as people and tools see them. Lists are cut at 200 rows and after a bounded walk; "next" goes on from there, and may
-// come with few rows or none. All is read without a pin: it is what was there a moment ago.
+// come with few rows or none. All is read without a pin: it was true a moment ago.
 //
 // Thread safety: one thread.
 #pragma once

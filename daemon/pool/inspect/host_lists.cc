@@ -80,7 +80,7 @@ json HostLists::lanes_elsewhere(uint32_t from) const {
     if (lane < from || host >= core_.region.hosts() || host == core_.host || lane == core_.region.daemon_lane_of(host))
       return;
     const format::LaneIdentity& identity = core_.region.identity(lane);
-    const uint64_t lane_state = identity.state.load_relaxed();  // for people, and so what follows
+    const uint64_t lane_state = identity.state.load_relaxed();  // for people, and so are the next fields
     rows.push_back({{"lane", lane},
                     {"generation", lane_state >> 48},
                     {"host", host},

@@ -1,5 +1,5 @@
-// The hosts of a shared pool, as administrators see them and declare them dead. All is what the pool says, and a client that
-// may write to the pool may have written it.
+// The hosts of a shared pool, as administrators see them and declare them dead. All facts come from the pool, and a client that
+// may write to the pool may have written them.
 //
 // Thread safety: one thread.
 #pragma once

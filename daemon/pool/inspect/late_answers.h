@@ -31,9 +31,9 @@ class LateAnswers {
   LateAnswers(const LateAnswers&) = delete;
   LateAnswers& operator=(const LateAnswers&) = delete;
 
-  // What the parts have done for tickets becomes their answers.
+  // The finished works of the parts become the answers of their tickets.
   void collect();
-  // Nothing while it is under way; otherwise the answer, and the ticket is 0.
+  // Nothing during the work; otherwise the answer, and the ticket is 0.
   nlohmann::json answer(uint64_t* ret_ticket);
   // The answer of this ticket comes later.
   nlohmann::json wait_for(uint64_t ticket, uint64_t* ret_ticket);

@@ -31,7 +31,7 @@ bool read_limits(const json& request, TenantLimits& limits) {
   return read("soft", limits.soft_bytes) && read("hard", limits.hard_bytes);
 }
 
-// A soft limit above the hard one that applies would never be reached.
+// A soft limit above the applying hard limit would never be reached.
 std::string soft_above_hard(const TenantLimits& limits, const TenantLimits& defaults) {
   const uint64_t soft = limits.soft_bytes.value_or(0);
   const uint64_t hard = limits.hard_bytes.value_or(defaults.hard_bytes.value_or(0));
@@ -51,7 +51,7 @@ json reply_to(const Result<void>& written, const std::function<json()>& reply) {
 }  // namespace
 
 json LimitCommands::run(const std::string& command, const json& request, uint64_t* ret_ticket) {
-  // "quota.default" and "quota.mode" without values show the present ones, and wait for no disk.
+  // "quota.default" and "quota.mode" without values show the present values, and wait for no disk.
   const bool changes = command == "quota.set" || command == "quota.remove" || request.contains("soft") ||
                        request.contains("hard") || request.contains("listed");
   if (!changes || !ret_ticket) return answer(command, request, false);

@@ -1,5 +1,5 @@
 // "quota.set" and the other commands about limits of tenants. Changes are made one after the other, in the order in which they
-// came: each starts from the settings that the one before has left.
+// came: each starts from the settings after the change before.
 //
 //   (1) A change is answered when it is written down. A thread of LimitSettings writes.
 //

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kPinSlotsPerList = 1u << 16;
-constexpr size_t kOverdueNamedMax = 256;  // between two questions for what has become overdue
+constexpr size_t kOverdueNamedMax = 256;  // between two questions for newly overdue pins
 
 uint64_t since(uint64_t now_ms, uint64_t then_ms) { return now_ms > then_ms ? now_ms - then_ms : 0; }
 
@@ -24,7 +24,7 @@ PageRef PinWatch::pin_in(uint32_t lane, uint64_t slot) const {
                                                     : view.pin_overflow[slot - view.pins.size()].load_relaxed());
 }
 
-// The age of what this slot holds now; nothing when it was not looked at yet, or is one of more than are remembered.
+// The age of the slot's present pin; nothing when it was not looked at yet, or when too many pins are remembered already.
 const PinAge* PinWatch::age_of(uint32_t lane, uint64_t slot, PageRef ref) const {
   const auto found = pin_ages_.by_slot.find(uint64_t(lane) << 32 | slot);
   return found != pin_ages_.by_slot.end() && found->second.ref == ref.bits ? &found->second : nullptr;
@@ -38,7 +38,7 @@ bool PinWatch::is_overdue(const PinAge& age) const {
   return since(core_.now_ms, last_use_ms) >= core_.config.pin_overdue_ms;
 }
 
-// A pin never moves to another slot, so its age is that of what is in the slot. Looked at from time to time: an age is
+// A pin never moves to another slot, so its age is the age of the slot's content. Looked at from time to time: an age is
 // known as exactly as the looks are frequent.
 void PinWatch::look(uint64_t slots) {
   uint64_t lanes_skipped = 0;
@@ -134,7 +134,7 @@ json PinWatch::list(const json& request) {
     row["key"] =
         shm::read_key(core_.region, ref, &core_.key) ? json(key_text({core_.key.data, core_.key.size})) : json(nullptr);
     if (!row["key"].is_null()) put_tenant(tenants_, core_.key.tenant, row);
-    constexpr size_t kHolderBytes = 96;  // whoever sends the reply adds the process's name and user
+    constexpr size_t kHolderBytes = 96;  // the sender of the reply adds the process's name and user
     bytes += json_text(row).size() + kHolderBytes;
     rows.push_back(std::move(row));
   }

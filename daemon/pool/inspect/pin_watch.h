@@ -1,12 +1,12 @@
-// Pins that people look at: which process holds which block, for how long, and which are overdue. Nothing here ends a pin: only
-// its owner does, or proof that its owner is dead (reclaim/reclaim.h).
+// Pins that people look at: which process holds which block, for how long, and which pins are overdue. Nothing here ends a pin:
+// only its owner does, or proof that its owner is dead (reclaim/reclaim.h).
 //
 // A pin is overdue when the process has held its block for `pin_overdue_ms` and no process has used the block anew in that
-// time. The slot of a pin says which block it holds and not since when, so a block that a process pins again and again would
-// look like one long pin; its uses tell the two apart. A pin that really was forgotten on a block in steady use is noticed when
-// the use ends, and until then it keeps nothing from being evicted that would have gone.
+// time. The slot of a pin says which block it holds and not since when. So a block that a process pins again and again would
+// look like one long pin; its uses tell the two apart. A forgotten pin on a block in steady use is noticed when the use ends;
+// until then the block would not have been evicted anyway.
 //
-//   (1) A pin never moves to another slot, so its age is that of what is in the slot.
+//   (1) A pin never moves to another slot, so its age is the age of the slot's content.
 //
 // Cost: a slot is a word; a look reads a bounded number of them.
 //
@@ -48,7 +48,7 @@ class PinWatch {
   void look(uint64_t slots);
   uint64_t overdue() const;
   uint64_t overdue_total() const { return overdue_total_; }
-  // What has become overdue since this was last asked. Each pin is named once.
+  // The pins that have become overdue since the last question. Each pin is named once.
   OverduePins take_news() { return std::exchange(news_, {}); }
   struct PinSummary {
     uint64_t pins = 0, overdue = 0;

@@ -1,4 +1,4 @@
-// What a pool says of itself in numbers, for graphs.
+// A pool's facts in numbers, for graphs.
 #include "daemon/base/request_fields.h"
 #include "daemon/pool/inspect/pool_status.h"
 
@@ -77,7 +77,7 @@ void PoolStatus::fill(metrics::PoolSnapshot& snapshot) {
     const TenantTable::Row& row = table.row(index);
     if (row.id == 0 && index != 0) continue;
     const std::string name = row.name.empty() ? "" : tenant_name_text(row.name);
-    // No account says what blocks of no tenant use: the pages do, each as it was when the census came to it.
+    // No account has the bytes of blocks of no tenant. The pages have them, each as it was when the census came to it.
     const uint64_t used_bytes = row.used_bytes + (index == 0 ? snapshot.census.no_tenant_bytes : 0);
     snapshot.tenants.push_back({name, row.id, used_bytes, row.soft_bytes, row.hard_bytes, tenants_.refusals(index)});
   }

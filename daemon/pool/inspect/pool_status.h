@@ -1,5 +1,4 @@
-// What a pool says of itself: for people, and in numbers for graphs. Nothing here walks the pool in one go: the census is taken
-// in steps.
+// A pool's facts: for people, and in numbers for graphs. Nothing here walks the pool in one go: the census is taken in steps.
 //
 // Thread safety: one thread.
 #pragma once

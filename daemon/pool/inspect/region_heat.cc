@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kCellsMax = 1024;  // of the picture; a cell of a larger pool stands for several regions
-constexpr size_t kOwnersMax = 100;    // named: those that rent most
+constexpr size_t kOwnersMax = 100;    // named: the clients that rent most
 constexpr uint64_t kCoolPauseMs = 1000;
 constexpr double kHalfLifeMs = 8000;
 
@@ -40,8 +40,8 @@ void RegionHeat::cool() {
 
 // {"regions", "region_pages", "region_bytes", "regions_per_cell", "owners": [{lane, pid, regions, used_pages}],
 // "owners_left_out", "cells": {"states": "one letter a cell", "owner": [index in owners, or null], "used_pages": [...],
-// "uses_per_s": [...], "idle_s": [seconds since the last use, or null]}}. Of a cell with several regions: the state, and the
-// owner, of the largest share of them; pages and uses of all of them; the time since the last use of any.
+// "uses_per_s": [...], "idle_s": [seconds since the last use, or null]}}. For a cell with several regions: the state and the
+// owner are those of its largest share; pages and uses count all of them; the time counts since the last use of any.
 json RegionHeat::map() const {
   std::vector<Owner> owners;
   std::vector<uint32_t> place(core_.region.lanes(), 0);  // in owners, + 1
@@ -71,7 +71,7 @@ json RegionHeat::map() const {
   const uint64_t zero_ms = core_.region.header().created_unix_ms;
   std::string states;
   json owner = json::array(), used = json::array(), uses = json::array(), idle = json::array();
-  // Of a cell's regions: their owner, 0 for one that is not named, or behind those what they are.
+  // For a cell's regions: their owner, 0 for an owner without a name here, or behind the owners the kinds of regions.
   std::array<uint32_t, kOwnersMax + 1 + std::size(kLetters)> votes;
   for (uint64_t first = 0; first < regions_.size(); first += per_cell) {
     votes = {};

@@ -1,7 +1,7 @@
 // The regions of a pool as a picture: which client rents each, how full it is, and how much it is used. Nothing here reads a
-// page: how full a region is, is what was counted last (eviction/background.h), and how much it is used comes from the touches.
+// page. The last count says how full a region is (eviction/background.h), and the touches say how much it is used.
 //
-// Heat. Each touch that marud reads adds 1 to its region, and all regions cool: what is there halves every eight seconds.
+// Heat. Each touch that marud reads adds 1 to its region, and all regions cool: heat halves every eight seconds.
 // A region with r uses a second so comes to rest at a heat of r * 8 s / ln 2, from which the rate is told.
 //
 // Thread safety: one thread.

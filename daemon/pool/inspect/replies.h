@@ -1,4 +1,4 @@
-// What has been done for administrators, as replies.
+// The results of administrators' commands, as replies.
 #pragma once
 
 #include "daemon/pool/memory/evictions.h"

@@ -42,8 +42,8 @@ uint64_t LaneTable::unproven() const {
 bool LaneTable::keeps_lane(const ClientIdentity& who, uint32_t lane, uint32_t generation) const {
   if (!is_live(lane)) return false;
   const LaneRecord& record = records[lane];
-  // A process is itself whatever user it has become: nobody else could take the lane back. Of one of another namespace only its
-  // start is known, and its user has to be the same.
+  // A process stays itself after it has changed its user: no other process could take the lane back. For a process of another
+  // namespace only its start is known, and its user has to be the same.
   const bool is_same_process = record.pid_namespace == core_.pid_namespace
                                    ? record.who.pid == who.pid && record.who.start_time == who.start_time
                                    : is_same_start(record.who.start_time, who.start_time) && record.who.uid == who.uid;
@@ -112,15 +112,15 @@ void LaneTable::show_lane(uint32_t lane, format::LaneState lane_state) {
                                uint64_t(lane_state));  // last: a whole identity
 }
 
-// Whoever looks for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
+// A search for pins reads this after its RETIRED; a lane is handed out after it. The bits of other hosts stay.
 void LaneTable::show_lane_bits() {
   for (uint32_t lane = first + !core_.region.is_shared(); lane < end; ++lane)
     shm::set_lane_bit(core_.region, lane, in_use.has(lane));
 }
 
-// The totals lie in marud's own lane as well, for the marud after this one. Each counter is shown there before it ends in the
-// client's lane, so that a marud that dies between the two has it counted twice, and never lost: a total that fell would look
-// like one that began anew, and all of it like new.
+// The totals lie in marud's own lane as well, for the next marud. Each counter is shown there before it ends in the client's
+// lane. So a marud that dies between the two has it counted twice, and never lost. A total that fell would look like a total
+// that began anew, and all of it like new.
 void LaneTable::take_counters(uint32_t lane) {
   format::LaneHeader& header = *core_.region.lane(lane).header;
   format::LaneHeader& own = *core_.region.lane(first).header;

@@ -32,7 +32,7 @@ struct LaneRecord {
   bool same_boot = true;
   uint64_t pid_namespace = 0;  // in which who.pid counts; 0: not known
   shm::TouchReader touches;
-  uint64_t pins_seen = 0;    // when its slots were last looked at
+  uint64_t pins_seen = 0;    // at the last look at its slots
   uint64_t lost_before = 0;  // of another host's lane: overwritten before this marud began to read
   // kReclaiming: the pins and then the pages before these were looked at, and then so many overflow buckets.
   uint32_t pins_looked_to = 0;
@@ -59,7 +59,7 @@ class LaneTable final : public shm::DeadLanes {
   std::unordered_set<uint32_t> let_go;  // POISONED pages whose parents need not count them any more
   shm::LaneSet in_use;  // lanes whose pins count: from before a lane is handed out until it was reclaimed
 
-  // Lanes [first, end) are this marud's to give out, `first` is its own. Beyond them, in a pool of several hosts, are the
+  // Lanes [first, end) are this marud's to give out, `first` is its own. The lanes beyond, in a pool of several hosts, are the
   // others', which are alive unless their host is being taken back.
   uint32_t first = 0, end = 0;
   uint32_t hosts = 1;
@@ -115,7 +115,7 @@ class LaneTable final : public shm::DeadLanes {
   // Of all lanes, since this marud began.
   uint64_t lost_touches() const;
   // The cache lines that a look at all lanes for one block reads: the block's own line, a set of slots of each lane, and the
-  // further slots of each lane whose pins overflow.
+  // overflow slots of lanes that have some.
   uint64_t look_lines() const;
 
  private:

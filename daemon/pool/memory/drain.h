@@ -1,13 +1,12 @@
-// Draining a pool: no client gets memory of it any more, and what no process pins goes, region by region, a bounded step a
-// turn. A region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no
-// client: its word is DRAINING, its free pages OUT. Blocks go leaves first; those with children have their turn in a later
-// round. What is pinned stays where it is, readable, until it is released. A pool is drained when every page is OUT or
-// POISONED.
+// Draining a pool: no client gets memory of it any more, and blocks without pins go, region by region, a bounded step a turn. A
+// region is taken as docs/format.md has it ("A region is taken from its owner", steps 2 to 4 and 7), and given to no client.
+// Its word is DRAINING, its free pages OUT. Blocks go leaves first; blocks with children have their turn in a later round. A
+// pinned block stays where it is, readable, until it is released. A pool is drained when every page is OUT or POISONED.
 //
-// Of a pool that several hosts share, a host drains its own part: the regions that it looks after, each of which becomes
-// unused, for the others to rent, when it is empty. Regions of other hosts and unused ones are not its to empty.
+// In a pool that several hosts share, a host drains its own part: the regions that it looks after. Each becomes unused, for the
+// others to rent, when it is empty. It does not empty regions of other hosts, or unused regions.
 //
-//   (1) The counts of left() are those of the last whole round.
+//   (1) left() has the counts of the last whole round.
 //
 // Cost: a turn's budget of lines; after a round that took nothing away a pause.
 //
@@ -23,7 +22,7 @@
 
 namespace maru::daemon {
 
-// What draining has left.
+// The pages and blocks that draining has left.
 struct DrainCount {
   uint64_t pages = 0;   // in use
   uint64_t blocks = 0;  // among them

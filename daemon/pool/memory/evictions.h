@@ -1,7 +1,7 @@
-// An administrator wants so many pages to be FREE. Every use until then is read, every block whose pins have ended goes back to
-// its queue, and every page is looked at once, so that the coldest blocks of all go; each of this in turns.
+// An administrator wants so many pages to be FREE. Every use until then is read, and every block whose pins have ended goes
+// back to its queue. Every page is looked at once, so that the coldest blocks of all go. Each of this takes turns.
 //
-//   (1) The first one is under way; the others wait.
+//   (1) The first eviction is under way; the others wait.
 //
 // Cost: a sweep of the pool, then a batch a turn.
 //

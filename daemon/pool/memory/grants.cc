@@ -10,7 +10,7 @@
 
 namespace maru::daemon {
 
-// In a pool of several hosts a region that nobody rents is anybody's, by CAS from the word that says so.
+// In a pool of several hosts any host may take an unrented region, by CAS from the word that says so.
 bool Grants::claim_region(uint32_t index, LaneId owner) {
   RegionEntry& entry = regions_[index];
   uint32_t generation = 0;
@@ -20,7 +20,7 @@ bool Grants::claim_region(uint32_t index, LaneId owner) {
     entry.owner = owner;
     entry.generation = generation;
     queues_.for_shelves(
-        index, [&](uint32_t shelf) { queues_.rebuild(shelf); });  // the entries are those of another host's marud
+        index, [&](uint32_t shelf) { queues_.rebuild(shelf); });  // another host's marud wrote the entries there
     return true;
   }
   entry.is_foreign = true;
@@ -28,7 +28,7 @@ bool Grants::claim_region(uint32_t index, LaneId owner) {
   return false;
 }
 
-// Changes whenever somebody freed a page that a search may find.
+// Changes whenever a process has freed a page that a search may find.
 uint64_t Grants::frees() const {
   uint64_t sum = regions_.own_frees;
   shm::with_other_hosts(core_.region, lanes_.in_use).for_each(core_.region.lanes(), [&](uint32_t lane) {
@@ -169,7 +169,7 @@ void Grants::settle_region(uint32_t index) {
   core_.meter.add(is_empty ? 3 * core_.region.region_pages() : core_.region.region_pages());
   const RegionState state = is_empty ? RegionState::kUnused : RegionState::kOrphaned;
   if (core_.region.is_shared() && is_empty)
-    queues_.for_shelves(index, [&](uint32_t shelf) { queues_.order.clear(shelf); });  // before it is anybody's
+    queues_.for_shelves(index, [&](uint32_t shelf) { queues_.order.clear(shelf); });  // before another host may rent it
   if (regions_[index].state != state) regions_.set_region(index, state, {});
 }
 

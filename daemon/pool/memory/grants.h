@@ -41,13 +41,14 @@ class Grants {
 
   // Gives a region to a lane. Returns how many runs of this length its FREE pages make.
   uint64_t grant_region(uint32_t index, LaneId owner, uint64_t run_pages);
-  // Unused regions first, then those whose owner is gone and which have FREE pages. Returns true when it got as many as a turn
-  // gives: a client that wants more asks again.
+  // Unused regions first, then regions whose owner is gone and which have FREE pages. Returns true when it got as many as a
+  // turn gives: a client that wants more asks again.
   bool rent_regions(Search& search);
-  // FREE pages of these regions become the asker's, whatever client rents them. Returns how many regions it has looked at to
-  // their ends, or all of them when none is left to look at. Goes on in a region where the last look had no time for more.
+  // FREE pages of these regions become the asker's, even if another client rents them. Returns how many regions it has looked
+  // at to their ends, or all of them when none is left to look at. Goes on in a region where the last look had no time for
+  // more.
   uint64_t take_free(std::span<const uint32_t> in, Shortage& shortage, uint64_t* pages_left);
-  // After its owner left, or when no client rents it: a region that holds anything waits for a new owner, an empty one is
+  // After its owner left, or when no client rents it: a region with pages in use waits for a new owner, an empty region is
   // unused.
   void settle_region(uint32_t index);
   // The same without a look at its pages, which the sweep has in its time.

@@ -21,7 +21,7 @@ RentResult refuse(int code, std::string explanation) {
   return result;
 }
 
-// What the reply needs for regions and runs is set aside; keys get the rest.
+// The reply's room for regions and runs is set aside; keys get the rest.
 size_t key_bytes_left(const Search& search) {
   const RentResult& result = search.result;
   const uint64_t items = result.regions.size() + result.runs.size() + search.shortage.runs_left();
@@ -29,7 +29,7 @@ size_t key_bytes_left(const Search& search) {
          result.evicted_keys.size();
 }
 
-// What was evicted on the way to a refusal is gone all the same, and the asker is told.
+// Blocks that were evicted on the way to a refusal are gone all the same, and the asker is told.
 RentResult with_evicted(Search& search, RentResult refusal) {
   refusal.evicted_keys = std::move(search.result.evicted_keys);
   refusal.evicted = search.result.evicted;
@@ -64,7 +64,7 @@ bool Renting::may_choose(uint64_t* round) {
   return true;
 }
 
-// What came of earlier turns of the request for which this lane's client waits.
+// The result of earlier turns of the request for which this lane's client waits.
 Search Renting::take_search(uint32_t lane, bool was_begun) {
   auto found = searches_.extract(lane);
   if (found.empty()) return {};
@@ -75,7 +75,7 @@ Search Renting::take_search(uint32_t lane, bool was_begun) {
 
 void Renting::drop_search(uint32_t lane) { static_cast<void>(take_search(lane, false)); }
 
-// Of what turns before this one have got the rest is wanted still.
+// Sets the part of the request that earlier turns have not fulfilled.
 void Renting::begin_turn(Search& search, LaneId asker, const wire::RentRequest& request, const RentLimits& limits,
                          uint32_t request_id) const {
   Shortage& shortage = search.shortage;
@@ -121,7 +121,7 @@ Pending<RentResult> Renting::rent(uint32_t lane, const wire::RentRequest& reques
     }
     // The order of eviction is exact when marud has read every use until now, and every block whose pins have ended is back
     // in its queue. marud reads the uses of blocks whose pages are FREE before it gives these pages away. When that takes
-    // several turns, the client gets the pages that there are, and asks again or waits.
+    // several turns, the client gets the present pages, and asks again or waits.
     if (search.shortage.is_open() && !may_choose(may_wait ? &round : nullptr)) {
       if (search.has_nothing()) return wait();
       return finish(search, request, limits);
@@ -162,8 +162,8 @@ void Renting::begin_search(Search& search) const {
   search.shortage.room_pages_left = 4 * search.shortage.run_pages * search.shortage.runs_left();
 }
 
-// A turn of a request. When the lines that it may read are used up nothing more goes, and what is less gentle than that waits
-// for a turn to which it leaves some.
+// A turn of a request. When its lines are used up no further block goes. Harsher means wait for a turn that has lines left for
+// them.
 void Renting::choose(Search& search, const wire::RentRequest& request, const RentLimits& limits) {
   Shortage& shortage = search.shortage;
   queues_.ask_for_tenant(request.tenant);
@@ -201,7 +201,7 @@ void Renting::choose(Search& search, const wire::RentRequest& request, const Ren
 // Before it is refused.
 void Renting::choose_at_last(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
-  if (tenants_.table().matters()) {  // everybody is within the limit, and the limits are more than the pool
+  if (tenants_.table().matters()) {  // all tenants are within their limits, and the limits exceed the pool
     tenants_.table().all_may_yield(true);
     evict(all, shortage, kRoundsAnywhere);
     tenants_.table().all_may_yield(false);
@@ -212,8 +212,8 @@ void Renting::choose_at_last(Search& search, std::span<const uint32_t> all) {
   if (may_go_on() && search.retired_left == 0 && search.free_regions_left == 0) search_everywhere(search, all);
 }
 
-// FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until somebody frees a page;
-// clients say so, and each region has two looks at most.
+// FREE pages anywhere, as far as a turn reads. A region that was looked at is not looked at again until a process frees a page;
+// clients count their frees, and each region has two looks at most.
 void Renting::look_for_free(Search& search, std::span<const uint32_t> all) {
   uint64_t pages_left = kSearchPagesPerTurn;
   const uint64_t looked = grants_.take_free(all, search.shortage, &pages_left);
@@ -221,13 +221,13 @@ void Renting::look_for_free(Search& search, std::span<const uint32_t> all) {
   search.free_regions_left -= is_through ? search.free_regions_left : std::min(search.free_regions_left, looked);
 }
 
-// What was deleted while somebody held it.
+// Blocks that were deleted under a pin.
 void Renting::look_at_retired(Search& search, std::span<const uint32_t> all) {
   Shortage& shortage = search.shortage;
   const uint64_t frees_before = regions_.own_frees;
   search.retired_left = retired_.finish(kHeldLinesAtOnce, kReclaimPagesPerTurn, search.retired_left);
   if (regions_.own_frees == frees_before) return;
-  evict(all, shortage, kRoundsAnywhere);  // what was above them
+  evict(all, shortage, kRoundsAnywhere);  // the blocks above them
   search.free_regions_left = 2 * all.size();
 }
 
@@ -257,8 +257,8 @@ void Renting::search_everywhere(Search& search, std::span<const uint32_t> all) {
   if (search.has_nothing()) next_full_search_ms_ = core_.now_ms + pause_ms;
 }
 
-// Whether a request that has got nothing has not looked everywhere, and may go on; or one that has got something finds more of
-// it where it is.
+// Whether a request may go on: a request without a page that has not looked everywhere, or a request that has some pages and
+// finds more in the same place.
 bool Renting::takes_another_turn(Search& search) const {
   const Shortage& shortage = search.shortage;
   if (!search.has_nothing()) {
@@ -314,8 +314,9 @@ void Renting::evict(std::span<const uint32_t> in, Shortage& shortage, uint32_t r
   for (uint32_t round = 0; round < rounds_max && shortage.is_open(); ++round) {
     if (evictor_.evict_coldest(in, shortage)) return;
     if (windows_.evict(in, shortage)) return;
-    // No room for a run among what may go now: make more of it go, so that parents become leaves. Perhaps there never is any,
-    // since one pin in each region is enough: so not everybody's blocks go for it, and no more than are worth the runs.
+    // The blocks that may go now leave no room for a run: let more of them go, so that parents become leaves. There may never
+    // be any, since one pin in each region is enough: so the other clients' blocks do not all go, and no more than the runs are
+    // worth.
     if (shortage.lines_left == 0) return;
     Shortage::WindowPass& pass = shortage.window_pass(in.size());
     if (shortage.room_pages_left == 0 || pass.pages_looked_at < in.size() * core_.region.region_pages()) return;

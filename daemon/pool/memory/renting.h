@@ -1,18 +1,17 @@
-// Renting: the one request by which a client gets memory. In this order: a region that no client rents; one whose owner is
+// Renting: the one request by which a client gets memory. In this order: a region that no client rents; a region whose owner is
 // gone; FREE pages of the asker's own regions that it does not know of; the coldest blocks of its own regions; a whole region
-// of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of
-// any client. Refused only when nothing of this is left.
+// of a client that rents more than its share; the coldest blocks anywhere; FREE pages of other owners; a whole region of any
+// client. Refused only when nothing of this is left.
 //
-//   (1) A request that waits has one place, here, by its lane: what turns before have got for it, and what it has still to see.
+//   (1) A request that waits has one place, here, by its lane: the pages from earlier turns, and the regions still to be seen.
 //   (2) Blocks are chosen when every use until now was read, and every block whose pins have ended is back in its queue.
-//   (3) The keys of what was evicted for a request are in its answer, whatever the answer is.
+//   (3) The keys of blocks that were evicted for a request are in its answer, also in a refusal.
 //
-// Cost: a turn of marud reads so many lines of memory for a request (limits.h), however many lanes there are. Then the
-// request goes on in the next turn where it was: what it has seen pinned is out of the queues. A request that has found
-// something goes on for some turns at most (kChoiceLinesPerRequest), and then has that.
+// Cost: a turn of marud reads so many lines of memory for a request (limits.h), for any number of lanes. Then the request goes
+// on in the next turn where it was: blocks that it has seen pinned are out of the queues. A request that has found some pages
+// goes on for some turns at most (kChoiceLinesPerRequest), and then returns with them.
 //
-// Thread safety: one thread. If marud dies here: what was granted stands in the pages and regions, under the mark of its
-// request.
+// Thread safety: one thread. If marud dies here: the grants stand in the pages and regions, under the mark of their request.
 #pragma once
 
 #include "daemon/pool/answers.h"
@@ -81,9 +80,9 @@ class Renting {
   RentResult give_up(uint32_t lane);
   // Of a client that asks no more.
   void drop_search(uint32_t lane);
-  // Whether blocks can be chosen now: their queues are built, every use was read that was left before this was first asked,
-  // with `round` 0, and every block whose pins had ended by then is back in its queue. Without a place for one that is done at
-  // once.
+  // Whether blocks can be chosen now. Their queues must be built. Every use that was left before the first call, with `round`
+  // 0, must have been read. Every block whose pins had ended by then must be back in its queue. Without a place for a round
+  // that is done at once.
   bool may_choose(uint64_t* round);
 
  private:

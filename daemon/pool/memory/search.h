@@ -10,7 +10,7 @@
 
 namespace maru::daemon {
 
-// What a region would give to a client that takes it over.
+// The pages that a region would give to a client that takes it over.
 struct RegionOutlook {
   uint32_t blocks = 0;
   uint32_t longest_row = 0;                  // of pages that are free when the waves are gone
@@ -31,10 +31,10 @@ struct Takeover {
   size_t looked = 0;
   std::optional<uint32_t> index;
   RegionOutlook outlook;
-  // kBlocks: of that one, which is nobody's now.
+  // kBlocks: of the chosen region, which no client rents now.
   LaneId from;
   uint32_t generation = 0;
-  size_t wave = 0, next = 0;  // in the outlook: what goes next
+  size_t wave = 0, next = 0;  // in the outlook: the block that goes next
   uint64_t gone = 0;
 };
 

@@ -24,7 +24,7 @@ void Sweep::sweep_page(uint32_t page, std::vector<uint32_t>& missing, std::vecto
   if (!found.is(PageState::kReady)) {
     if (queues_.order.contains(page)) queues_.remove(page);
     if (found.is(PageState::kRetired) && found.lane() == lanes_.daemon) retired_.add(PageRef::of(page, generation));
-    // Left by somebody who is gone, after its reclaim: handed over to an older marud, say.
+    // Left by a client that is gone, after its reclaim: handed over to an older marud, for example.
     const LaneId holder = found.lane();
     const bool is_being_reclaimed =
         holder.lane < lanes_.records.size() && lanes_.records[holder.lane].phase == LaneRecord::Phase::kReclaiming;
@@ -53,7 +53,7 @@ uint64_t Sweep::step(uint64_t count) {
     if (next_ % core_.region.region_pages() != 0) continue;
     const uint32_t index = core_.region.region_of(page);
     RegionEntry& entry = regions_[index];
-    if (free_ > 0) entry.no_run_since = kNever;  // not everybody who frees counts it
+    if (free_ > 0) entry.no_run_since = kNever;  // not every process that frees counts it
     entry.free_pages = free_;
     entry.used_pages = used_;
     free_ = used_ = 0;

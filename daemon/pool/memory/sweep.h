@@ -1,8 +1,8 @@
-// The sweep compares the page words with everything that marud keeps about pages: it finds blocks whose touches were lost,
-// entries of blocks that are gone, expired blocks, pages that the dead have left, bad memory of regions that another host had,
-// and regions that have become empty.
+// The sweep compares the page words with all of marud's own records about pages. It finds blocks whose touches were lost,
+// entries of blocks that are gone, expired blocks, and pages that dead clients have left. It also finds bad memory of another
+// host's former regions, and regions that have become empty.
 //
-//   (1) Each page of the pool is looked at in the end, whatever clients write.
+//   (1) Each page of the pool is looked at in the end, for any words of clients.
 //
 // Cost: some lines a page; a step ends early where clients made its pages costly.
 //
@@ -46,7 +46,7 @@ class Sweep {
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
 
-  // The next `count` pages, region by region; fewer where what a client wrote makes them costly. Returns how many.
+  // The next `count` pages, region by region; fewer where clients' words make them costly. Returns how many.
   uint64_t step(uint64_t count);
   void sweep_shelf(uint32_t shelf);
 

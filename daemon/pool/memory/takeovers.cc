@@ -36,9 +36,9 @@ bool Takeovers::look_for_pins(Takeover& takeover, Shortage& shortage) const {
   return true;
 }
 
-// What a region would give: its blocks that may go in waves, children before their parents, and the longest row of pages that
-// would be free. Pages are marked as they become free on paper. Of a run only the pages are marked whose own words name its
-// head, since a client can forge the length of every run.
+// The pages that a region would give: its blocks that may go in waves, children before their parents, and the longest row of
+// pages that would be free. Pages are marked as they become free on paper. In a run only pages whose own words name its head
+// are marked, since a client can forge the length of every run.
 RegionOutlook Takeovers::look_at_region(uint32_t index) const {
   RegionOutlook outlook;
   const uint32_t first = index * core_.region.region_pages(), count = core_.region.region_pages();
@@ -183,8 +183,8 @@ bool Takeovers::begin(Search& search, TakeFrom whom) {
   return true;
 }
 
-// Keeps the candidates without a pin, and sorts them by the pages in use at the last count. The first ones are worth a look,
-// and exact numbers decide among them.
+// Keeps the candidates without a pin, and sorts them by the pages in use at the last count. The first candidates are worth a
+// look, and exact numbers decide among them.
 void Takeovers::sort_candidates(Takeover& takeover) const {
   auto& candidates = takeover.candidates;
   std::erase_if(candidates, [&](uint32_t index) { return takeover.pinned[index]; });
@@ -213,7 +213,7 @@ void Takeovers::step(Search& search) {
   }
   if (takeover.part == Part::kChoice) {
     if (!choose_region(takeover, shortage)) return;
-    // An asker that has got a region in this turn has its answer with it, and does not leave another one half emptied.
+    // An asker that has got a region in this turn has its answer with it, and does not leave another region half emptied.
     const bool is_enough =
         !search.has_nothing() && takeover.outlook.blocks * lanes_.look_lines() >= shortage.lines_left;
     if (!takeover.index || is_enough || !is_still_anothers(takeover, shortage.asker)) return search.takeover.reset();

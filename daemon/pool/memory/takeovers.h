@@ -1,16 +1,16 @@
-// Takeover: a whole region of another client, for one that gets no memory in a gentler way. docs/format.md, "A region is taken
-// from its owner", has the steps and what a death after each leaves; its old owner is told, or finds the region's word.
+// Takeover: a whole region of another client, for a client that gets no memory in a gentler way. docs/format.md, "A region is
+// taken from its owner", has the steps and the state after a death at each. Its old owner is told, or finds the region's word.
 //
 // From which client: first from clients that rent more than their share, if the asker rents less than its own. The share is the
-// regions of the pool by the clients that rent any, the asker among them, so a client that loses a region keeps its share and
-// does not take the region back: takeovers come to an end. As the last thing before a refusal: from any client.
+// pool's regions divided by the number of clients that rent any, with the asker. So a client that loses a region keeps its
+// share and does not take the region back: takeovers come to an end. As the last thing before a refusal: from any client.
 //
-// Which region: the one with the fewest blocks, none of them pinned, where the blocks that may go and the pages that no client
-// uses make room for what is asked. What its old owner is filling stays the owner's.
+// Which region: the region with the fewest blocks, none of them pinned, where the blocks that may go and the pages that no
+// client uses make room for the request. Buffers that the old owner is filling stay the owner's.
 //
 //   (1) Between two turns the region on its way is DRAINING and no client's. When the asker ends, or has got memory otherwise,
 //       the region becomes an orphan.
-//   (2) What a look found is a hint; eviction looks again, block by block.
+//   (2) The result of a look is a hint; eviction looks again, block by block.
 //
 // Cost: a pass over the pin slots in use, and over the page words of some regions; once a region, not once a store. A takeover
 // goes on over as many turns as it takes, and each turn spends from the lines that its request may read.

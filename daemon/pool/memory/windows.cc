@@ -55,8 +55,8 @@ uint64_t Windows::part(uint64_t run_pages) const {
 // And of all regions.
 uint64_t Windows::pages(uint64_t run_pages) const { return std::max(kWindowPagesPerTurn, part(run_pages)); }
 
-// Whether nobody pins any of these blocks, and no tenant keeps one. All of a window is looked at, or one of many blocks would
-// never have its turn: over as many turns as that takes.
+// Whether these blocks have no pin, and no tenant keeps one. All of a window is looked at, in as many turns as that takes:
+// otherwise a window of many blocks would never have its turn.
 auto Windows::may_all_go(std::span<const uint32_t> heads, Shortage& shortage) -> Look {
   if (std::any_of(heads.begin(), heads.end(), [&](uint32_t page) { return queues_.held.has(page); }))
     return Look::kMustStay;

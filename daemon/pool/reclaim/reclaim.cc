@@ -87,7 +87,7 @@ bool Reclaim::reclaim_lane(uint32_t lane, uint64_t lines) {
   return true;
 }
 
-// The rest of a lane whose pages were read: orphans, regions, overflow buckets, as far as the budget lasts, one step at least.
+// The rest of a lane whose pages were read: orphans, regions, overflow buckets, as far as the budget lasts, at least one step.
 // Returns true at the end.
 bool Reclaim::settle_lane(uint32_t lane, const LineBudget& budget) {
   LaneRecord& record = lanes_.records[lane];
@@ -155,7 +155,7 @@ void Reclaim::finish_lanes(uint64_t count) {
   }
 }
 
-// -- what was found ---------------------------------------------------------------------------------------------------
+// -- the findings -----------------------------------------------------------------------------------------------------
 
 void Reclaim::take_findings(uint64_t lines) {
   for (PageRef ref : findings_.taken) retired_.add(ref);

@@ -1,12 +1,12 @@
-// Reclaim: what a client held that died or left. Its pins end soon; its page words are read slice by slice; then its
-// regions, its overflow buckets, and the counts of parents that it may have left too high. Only then is the lane free.
+// Reclaim: takes back the holdings of a client that died or left. Its pins end soon; its page words are read slice by slice;
+// then its regions, its overflow buckets, and the counts of parents that it may have left too high. Only then is the lane free.
 //
-// A client can forge all that it leaves, and many clients can die at once. So every part has a budget of lines and goes on in
+// A client can forge all its words, and many clients can die at once. So every part has a budget of lines and goes on in
 // the next turn. Pages to look at wait in queues that have each page once (Findings).
 //
 //   (1) Nothing is taken back before a proof that the client is gone, or its goodbye.
 //   (2) The pins of all dead clients end before their pages are read, since a pin keeps another client's block from going.
-//   (3) A lane is free only when all that it held was taken back, so a later client never meets it.
+//   (3) A lane is free only when all its holdings were taken back, so a later client never meets them.
 //
 // Cost: a pass over the pages for each lane, in turns.
 //
@@ -54,13 +54,13 @@ class Reclaim {
 
   // After proof that the client of this lane is gone, or after its goodbye.
   void begin(uint32_t lane);
-  // A step of what dead clients held. Returns true when there is more to do right away.
+  // Takes back a part of the holdings of dead clients. Returns true when more work can be done right away.
   bool step(const LineBudget& budget);
   // As far as so many lines last. Returns true when the lane is free again.
   bool reclaim_lane(uint32_t lane, uint64_t lines);
-  // At the end of marud: all that are being taken back, in one walk over the pages, while there are some of `count` left.
+  // At the end of marud: all lanes that are being taken back, in one walk over the pages, within the `count` pages left.
   void finish_lanes(uint64_t count);
-  // What was found becomes work, as far as the lines last: RETIRED blocks, and blocks that no bucket names.
+  // The findings become work, as far as the lines last: RETIRED blocks, and blocks that no bucket names.
   void take_findings(uint64_t lines = kLinesPerTurn);
 
  private:

@@ -14,7 +14,7 @@ bool Recounts::begin(size_t most, size_t a_step) {
   for (size_t i = 0; i < a_step && recounts_.size() < most && !findings_.parents.empty(); ++i) {
     const uint32_t page = findings_.parents.take();
     const PageWord found = core_.word(page);
-    if (!regions_.owns_page(page))  // counted by the host whose region it is in, which reads this as a question
+    if (!regions_.owns_page(page))  // the host of its region counts it, and reads this touch as a question
       shm::leave_touch(core_.region.lane(lanes_.first), page, core_.tick(core_.now_ms));
     else if (found.is(PageState::kReady) && found.children() != 0)
       recounts_.push_back({.parent = PageRef::of(page, found.generation())});
@@ -63,7 +63,7 @@ bool Recounts::step(bool in_turns) {
     if (budget.is_spent()) return true;
     const uint64_t to = std::min(core_.pages(), next_ + kLinkedPagesPerTurn);
     shm::recount_pages(core_.region, recounts_, lanes_, uint32_t(next_), uint32_t(to));
-    core_.meter.add(2 * (to - next_));  // the words, and what they lead to
+    core_.meter.add(2 * (to - next_));  // the words, and the lines that they lead to
     next_ = to;
     if (to == core_.pages()) part_ = Part::kCommit;
   }

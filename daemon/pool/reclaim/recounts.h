@@ -56,7 +56,7 @@ class Recounts {
   std::vector<shm::Recount> recounts_;  // the pass that is under way
   Part part_ = Part::kBegin;            // of it
   uint64_t next_ = 0;                   // page
-  size_t settled_ = 0;  // the first ones, whose counts are in; then those that have their places in the order
+  size_t settled_ = 0;                  // recounts whose counts are in; later, recounts whose parents have their places
   uint64_t again_ms_ = 0;
 };
 

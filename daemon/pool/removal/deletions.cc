@@ -13,7 +13,7 @@ Removal removal_of(const TreeWalk& walk) { return {walk.is_whole, walk.deleted, 
 
 }  // namespace
 
-// Nothing when the key is absent. A block that nobody is below needs no look for a tree.
+// Nothing when the key is absent. A childless block needs no look for a tree.
 bool Deletions::begin_deletion(const wire::DeleteTreeRequest& request, TreeWalk& walk) const {
   const PageRef root = shm::find_unpinned(core_.region, {request.digest_lo, request.digest_hi});
   if (root.is_none()) return false;
@@ -55,15 +55,15 @@ Pending<DeleteTreeResult> Deletions::begin(LaneId asker, const wire::DeleteTreeR
   return Pending<DeleteTreeResult>::later(core_.last_ticket);
 }
 
-// What a `clear` had to leave goes when what is below it has gone. If marud dies, it stays.
+// Blocks that a `clear` had to leave go when the blocks below them have gone. If marud dies, they stay.
 void Deletions::keep_clearing(TreeWalk& walk) {
   if (!walk.is_whole) return;
-  cleared_ = std::move(walk.stays);  // it has met what earlier ones had to leave, too
+  cleared_ = std::move(walk.stays);  // it has met the blocks that earlier clears had to leave, too
   cleared_next_ = cleared_kept_ = 0;
 }
 
-// A part of a pass over what was left: children come before their parents, so one pass takes a whole chain. Blocks that may go
-// count for what looking for their pins reads, one at least. Returns true when there is more to do right away.
+// A part of a pass over the left blocks: children come before their parents, so one pass takes a whole chain. A block that may
+// go costs the lines that the look for its pins reads, at least one. Returns true when more work can be done right away.
 bool Deletions::step_cleared() {
   if (cleared_.empty()) return false;
   const size_t end = std::min<size_t>(cleared_.size(), cleared_next_ + kClearedPerTurn);

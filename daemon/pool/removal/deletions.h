@@ -1,8 +1,8 @@
-// Trees that clients and administrators delete, one after the other, and what a `clear` had to leave.
+// Trees that clients and administrators delete, one after the other, and the blocks that a `clear` had to leave.
 //
 //   (1) The first deletion is under way; the others wait. A client has one at a time.
 //   (2) A deletion ends also for a client that has gone meanwhile: the client asked for it.
-//   (3) Of blocks that a clear leaves, children come before their parents, so one pass takes a whole chain.
+//   (3) Among blocks that a clear leaves, children come before their parents, so one pass takes a whole chain.
 //
 // Cost: a turn has one budget of steps for all deletions together (limits.h).
 //
@@ -21,11 +21,11 @@
 
 namespace maru::daemon {
 
-// What an administrator is told of a tree, or of all blocks.
+// The answer to an administrator about a tree, or about all blocks.
 struct Removal {
   bool is_whole = false;
   uint64_t deleted = 0, left = 0;  // blocks
-  uint64_t retired = 0;            // of those left: without a key, and gone when their pins are
+  uint64_t retired = 0;            // of the left blocks: without a key, and gone when their pins are
 };
 
 class Deletions {
@@ -43,19 +43,19 @@ class Deletions {
 
   // For a client. Errors are in the status.
   Pending<DeleteTreeResult> begin(LaneId asker, const wire::DeleteTreeRequest& request);
-  // For an administrator: the block of this key and what is below it; or with `is_clear` all blocks. Done when this returns if
-  // it is small, or `at_once`. Errors: ENOENT no block has this key; EAGAIN too many wait.
+  // For an administrator: the block of this key and the blocks below it; or with `is_clear` all blocks. Done when this returns
+  // if it is small, or `at_once`. Errors: ENOENT no block has this key; EAGAIN too many wait.
   Result<Pending<Removal>> remove(const shm::Digest& digest, bool is_clear, bool at_once);
   bool is_busy() const { return !deletions_.empty(); }
-  // Returns true when there is more to do right away.
+  // Returns true when more work can be done right away.
   bool step();
 
   std::vector<DeletedTree> take_deleted_trees() { return std::exchange(deleted_trees_, {}); }
   std::vector<Answered<Removal>> take_removals() { return std::exchange(removals_, {}); }
 
-  // A pass over what a clear has left begins when there is some.
+  // Begins a pass over the blocks that a clear has left, if there are any.
   void begin_pass() { is_clearing_ = !cleared_.empty(); }
-  // A part of it. Returns true when there is more to do right away.
+  // A part of it. Returns true when more work can be done right away.
   bool step_pass() {
     if (is_clearing_) is_clearing_ = step_cleared();
     return is_clearing_;
@@ -79,8 +79,8 @@ class Deletions {
   std::deque<Deletion> deletions_;  // the first one is under way
   std::vector<DeletedTree> deleted_trees_;
   std::vector<Answered<Removal>> removals_;
-  // What a clear has left above blocks that are held. A pass is at `cleared_next_`, and what it has looked at and keeps are the
-  // first `cleared_kept_`.
+  // Blocks that a clear has left above held blocks. A pass is at `cleared_next_`; the first `cleared_kept_` entries are blocks
+  // that it has looked at and keeps.
   std::vector<PageRef> cleared_;
   size_t cleared_next_ = 0, cleared_kept_ = 0;
   bool is_clearing_ = false;  // a pass is under way

@@ -7,8 +7,8 @@
 
 namespace maru::daemon {
 
-// Expired blocks that lookups met: whoever wants to store under such a key again waits for the whole tree below it, all of
-// which has expired. The sweep comes there, too, in its time. Returns true when there is more to do right away.
+// Expired blocks that lookups met: a client that wants to store under such a key again waits for the whole tree below it, all
+// of which has expired. The sweep comes there, too, in its time. Returns true when more work can be done right away.
 bool Expired::step() {
   if (!recency_.met_expired.empty()) {
     std::vector<uint32_t> leaves;

@@ -1,10 +1,10 @@
 // Expired blocks that lookups met or the sweep found. A client that wants to store under such a key again waits for the whole
 // tree below it, all of which has expired.
 //
-//   (1) An expired root goes after all that is below it, so its key is free only then.
-//   (2) What a turn has no time for waits in Recency::met_expired, which is bounded: the sweep comes there, too.
+//   (1) An expired root goes after all blocks below it, so its key is free only then.
+//   (2) Blocks that a turn has no time for wait in Recency::met_expired, which is bounded: the sweep comes there, too.
 //
-// Cost: of each block a look at all lanes; a walk over the pool for roots with children, with a pause before the next one.
+// Cost: for each block a look at all lanes; a walk over the pool for roots with children, with a pause before the next walk.
 //
 // Thread safety: one thread. If marud dies here: the next marud's sweep finds them.
 #pragma once
@@ -38,11 +38,11 @@ class Expired {
   Expired(const Expired&) = delete;
   Expired& operator=(const Expired&) = delete;
 
-  // Expired blocks without children, and what is above them as far as that becomes childless and is expired, too. At most
-  // `limit`, and no more than a turn may cost: each is a look at all lanes, where clients say how much there is to read. The
-  // rest is for later turns.
+  // Evicts expired blocks without children, and their ancestors that become childless and are expired, too. At most `limit`,
+  // and no more than a turn may cost: each is a look at all lanes, whose clients decide how much there is to read. The rest is
+  // for later turns.
   void evict(std::vector<uint32_t> leaves, uint64_t limit);
-  // Returns true when there is more to do right away.
+  // Returns true when more work can be done right away.
   bool step();
 
  private:
@@ -52,7 +52,7 @@ class Expired {
   Recency& recency_;
   Evictor& evictor_;
   Trees& trees_;
-  std::vector<PageRef> roots_;  // of expired blocks with children that lookups met: what the next walk takes away
+  std::vector<PageRef> roots_;  // expired blocks with children that lookups met: the next walk takes them away
   std::optional<TreeWalk> walk_;
   uint64_t again_ms_ = 0;
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kPoisonPauseMinMs = 20, kPoisonPauseMaxMs = 5000;
 constexpr uint64_t kReportPauseMs = 1000;  // a page that read well is not read again for a client before that
 constexpr size_t kReportsMax = 64;         // remembered
-// A turn's part of what clients could have prepared at will before marud was started.
+// A turn's share of the work that clients could have prepared at will before marud was started.
 constexpr size_t kPoisonHeadsPerTurn = 4096, kPoisonRetriesPerTurn = 64;
 
 }  // namespace
@@ -33,7 +33,7 @@ shm::PoisonStatus Poison::poison(uint32_t page) {
     feed_.removed_by(PageRef::of(page, result.before.generation()), MARU_FOLLOW_BY_BAD_MEMORY);
   queues_.remove(page);
   PoisonedPage poisoned = {PageRef::of(page, result.before.generation()), {}, 0};
-  // Whoever was filling it may have joined it to a run just now, and still writes behind it.
+  // The client that was filling it may have joined it to a run just now, and still writes behind it.
   if (result.before.is(PageState::kReserved)) poisoned.filler = result.before.lane();
   keep_poisoned(poisoned);
   pause_ms_ = 0;
@@ -47,8 +47,8 @@ void Poison::keep_poisoned(const PoisonedPage& poisoned) {
   held_.push_back(poisoned);
 }
 
-// Runs with a bad page behind their head, a bounded number of them. What is a block goes; what is being filled is looked at
-// again. Returns whether any went: then there may be more to do right away.
+// Looks at runs with a bad page behind their head, a bounded number of them. A block goes; a buffer that is being filled is
+// looked at again. Returns whether any went: then there may be more work right away.
 bool Poison::look_at_poison_heads() {
   bool any_went = false;
   for (size_t looks = std::min(heads_.size(), kPoisonHeadsPerTurn); looks > 0; --looks) {
@@ -70,14 +70,14 @@ bool Poison::look_at_poison_heads() {
 
 // -- letting go -------------------------------------------------------------------------------------------------------
 
-// Whether nobody writes any more in the name of this lane, of whatever host it is.
+// Whether no process writes any more in the name of this lane, of any host.
 bool Poison::is_over(LaneId lane) const {
   if (lanes_.is_dead(lane) || lanes_.is_own(lane.lane)) return lanes_.is_dead(lane);
   return !shm::LaneSet::in_use(core_.region).has(lane.lane) ||
          uint32_t(core_.region.identity(lane.lane).state.load_acquire() >> 48) != lane.generation;
 }
 
-// The clients that other hosts have now. Who comes later fills nothing behind a page that is POISONED already.
+// Notes the clients that other hosts have now. A later client fills nothing behind a page that is POISONED already.
 void Poison::note_others() {
   others_.resize(core_.region.lanes());
   shm::LaneSet::in_use(core_.region).for_each(core_.region.lanes(), [&](uint32_t lane) {
@@ -95,9 +95,9 @@ bool Poison::are_others_gone() {
   return are_gone;
 }
 
-// `has_below`: for the first of poison_held, whether something that counts still names it as its parent. Nothing can come below
-// a POISONED page, so what was true when it was looked for, since it was POISONED, is true now. Goes on where the last slice
-// ended; returns true at the end, when what still holds something stands in poison_held alone.
+// `has_below`: for the first of held_, whether a counting block still names it as its parent. Nothing can come below a POISONED
+// page. So the result of a look after it was POISONED still holds. Goes on where the last slice ended. Returns true at the end,
+// when held_ has only the pages that still hold something.
 bool Poison::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget) {
   const uint64_t oldest = lanes_.oldest_arrival(), cost = std::max(kStepsOfABlock, lanes_.look_lines());
   const bool are_gone = are_others_gone();
@@ -107,7 +107,7 @@ bool Poison::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget)
     PoisonedPage poisoned = held_[go_next_];
     const uint32_t page = poisoned.ref.page();
     --budget;
-    if (!core_.word(page).is(PageState::kPoisoned)) {  // somebody scribbled
+    if (!core_.word(page).is(PageState::kPoisoned)) {  // a client scribbled
       known_.remove(page);
       continue;
     }
@@ -142,8 +142,8 @@ bool Poison::let_poison_go(const std::vector<bool>& has_below, uint64_t& budget)
   return true;
 }
 
-// The blocks below POISONED ones, leaves first, go: all that may go at once, of what is pinned the key now and the memory
-// later. Returns true when there is more to do right away.
+// The blocks below POISONED blocks go, leaves first: all that may go at once. A pinned block loses its key now and its memory
+// later. Returns true when more work can be done right away.
 bool Poison::step() {
   for (size_t tries = std::min(waiting_.size(), kPoisonRetriesPerTurn); tries > 0; --tries) {
     const uint32_t page = waiting_.front();
@@ -173,7 +173,7 @@ void Poison::adopt(uint32_t page) {
   const PageWord found = core_.word(page);
   if (found.is(PageState::kPoisoned)) {
     PoisonedPage poisoned = {PageRef::of(page, found.generation()), {}, 0};
-    // Nobody knows any more what it was: pages behind it wait for every client of that time.
+    // The page's earlier state is unknown: pages behind it wait for every client of that time.
     if (page % core_.region.region_pages() + 1 < core_.region.region_pages() &&
         core_.word(page + 1).is(PageState::kTail)) {
       poisoned.filled_before = lanes_.next_arrival;
@@ -191,7 +191,7 @@ void Poison::know(uint32_t page) {
   if (!lanes_.let_go.contains(page) && !known_.has(page)) adopt(page);
 }
 
-// -- who says so ------------------------------------------------------------------------------------------------------
+// -- the reports ------------------------------------------------------------------------------------------------------
 
 std::string Poison::report_bad_page(uint64_t page) {
   if (page >= core_.pages()) return {};

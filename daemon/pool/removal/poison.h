@@ -1,16 +1,16 @@
 // Bad memory in a pool. An administrator, a client that met it, or the kernel says that a page is bad. A page of payload
-// becomes POISONED, by one CAS and for ever, and its block a miss; docs/format.md, "Poison", has the steps. What the block
-// still holds is let go when no process pins it and nothing is below it: this is asked for in turns, with growing pauses, since
-// a pin may last. Of the control region nothing can be taken away: the host of the pool fences it.
+// becomes POISONED, by one CAS and for ever, and its block a miss; docs/format.md, "Poison", has the steps. The block's
+// remaining holdings are let go when it has no pin and no block below it. This is checked in turns, with growing pauses, since
+// a pin may last. No part of the control region can be taken away: the host of the pool fences it.
 //
 //   (1) A POISONED page never holds a block again.
 //   (2) Each POISONED page of this host's regions is held here or was let go (LaneTable::let_go).
-//   (3) Nothing can come below a POISONED page, so what a walk found below it when it was POISONED is all there is.
+//   (3) Nothing can come below a POISONED page, so a walk begun after it was POISONED finds all blocks below it.
 //
-// Cost: a walk over the pool when a page went bad, then one after each pause while a block still holds something.
+// Cost: a walk over the pool when a page went bad, then a walk after each pause while a block still holds something.
 //
-// Thread safety: one thread. If marud dies here: the page words say what is POISONED; the next marud takes all of it for not
-// let go yet.
+// Thread safety: one thread. If marud dies here: the page words say which pages are POISONED; the next marud takes all of them
+// for not let go yet.
 #pragma once
 
 #include "daemon/pool/findings.h"
@@ -54,10 +54,10 @@ class Poison {
   void adopt(uint32_t page);
   // Of a region that another host had before, or that no host has: perhaps no marud is left that lets it go.
   void know(uint32_t page);
-  // A client met bad memory in this page. What to log, or nothing.
+  // A client met bad memory in this page. Returns a line for the log, or nothing.
   std::string report_bad_page(uint64_t page);
 
-  // Bad, and being published when that was said.
+  // Bad pages that were being published at the report.
   const std::vector<uint32_t>& waiting() const { return waiting_; }
   struct Report {
     uint32_t page;
@@ -90,14 +90,14 @@ class Poison {
   Trees& trees_;
   std::vector<PoisonedPage> held_;  // their blocks still hold something
   PageBits known_;                  // in held_
-  std::vector<uint32_t> others_;    // for whom kNoted pages wait: generations by lane, 0: for no client there
+  std::vector<uint32_t> others_;    // the clients that kNoted pages wait for: generations by lane, 0: none
   std::vector<PageRef> heads_;      // of runs with a bad page that were being filled
   size_t head_next_ = 0;            // of heads_
   std::vector<uint32_t> waiting_;
   std::vector<Report> reports_;
   uint64_t pause_ms_ = 0, again_ms_ = 0;
-  std::optional<TreeWalk> walk_;  // what is below held_, as that was when it began
-  // Letting go: held_ from here on is to be looked at, and what was looked at and stays is its first part.
+  std::optional<TreeWalk> walk_;  // the blocks below held_, as held_ was at the beginning
+  // Letting go: the pages of held_ from here on are to be looked at. Its first part are the pages that were looked at and stay.
   size_t go_next_ = 0, go_kept_ = 0;
 };
 

@@ -35,7 +35,7 @@ void Trees::begin_whole(TreeWalk& walk) const {
   walk.retires = true;
 }
 
-// What somebody scribbled may go round in a circle, which has a root, too, when a parent must be higher up than its child.
+// Scribbled links may form a circle. A circle has a root, too, when a parent must be higher up than its child.
 bool Trees::is_higher(PageRef parent, uint32_t page) const {
   const auto depth = [&](uint32_t of) { return uint32_t(core_.region.block(of).shape.load_acquire() >> 32); };
   return depth(parent.page()) < depth(page);
@@ -68,7 +68,7 @@ bool Trees::gather_links(TreeWalk& walk, uint64_t& budget) {
   return walk.next == core_.pages();
 }
 
-// Each list is walked once, whatever somebody scribbled, so this ends.
+// Each list is walked once, for any scribbled links, so this ends.
 bool Trees::climb(TreeWalk& walk, uint64_t& budget) {
   for (; walk.next < walk.tree.size(); ++walk.next) {
     if (walk.next == walk.level_end) {
@@ -108,9 +108,9 @@ bool Trees::take(TreeWalk& walk, uint64_t& budget) {
     victims.clear();
     for (size_t i = walk.tree.size(); i > walk.tree.size() - count; --i) {
       const uint32_t page = walk.tree[i - 1].page();
-      // The length of its run is what a client wrote.
+      // A client wrote the length of its run.
       if (spend(budget, evictor_.eviction_lines(page, look)); budget == 0) count = walk.tree.size() - i + 1;
-      if (walk.reason == EvictReason::kExpired && !core_.has_expired(page)) continue;  // somebody scribbled
+      if (walk.reason == EvictReason::kExpired && !core_.has_expired(page)) continue;  // a client scribbled
       if (core_.word(page).is_findable(walk.tree[i - 1].generation())) victims.push_back(page);
     }
     walk.tree.resize(walk.tree.size() - count);
@@ -150,7 +150,7 @@ bool Trees::step(TreeWalk& walk, uint64_t& budget) {
   }
   if (walk.phase == Phase::kTree) {
     if (!climb(walk, budget)) return false;
-    retired_.finish(kHeldLinesAtOnce);  // what was deleted under a pin that has ended holds its parent until then
+    retired_.finish(kHeldLinesAtOnce);  // blocks that were deleted under an ended pin still hold their parents
     walk.phase = Phase::kTake;
   }
   if (walk.phase == Phase::kTake && !take(walk, budget)) return false;

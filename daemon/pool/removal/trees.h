@@ -2,13 +2,13 @@
 //
 // A child names its parent, and no word names a child. So one pass over the pages turns this round; then the tree is climbed
 // from its roots, level by level; then its levels are taken away, the deepest first. A pool may have millions of pages, and
-// others wait: each slice does as much as its budget says, and the next one goes on there.
+// others wait: each slice spends its budget, and the next slice goes on there.
 //
-// Between slices clients store, delete and reuse pages. A link that was written down is therefore a hint: whether that page
-// still names this parent is read again when the tree is climbed, and whether it still holds that block when it is taken. A
-// child that came below a block after its page was passed is not found; its parent, which counts it, then stays.
+// Between slices clients store, delete and reuse pages. A noted link is therefore a hint. The climb reads again whether that
+// page still names this parent, and the removal whether it still holds that block. A child that came below a block after its
+// page was passed is not found; its parent, which counts it, then stays.
 //
-// Cost: of a page that is looked at one step of the budget, of a block that goes its look for pins.
+// Cost: for a page that is looked at one step of the budget, for a block that goes its look for pins.
 //
 // Thread safety: one thread. If marud dies here: nothing of this is in shared memory.
 #pragma once

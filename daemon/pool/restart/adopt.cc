@@ -37,7 +37,7 @@ void Restart::adopt_lanes(std::vector<LaneId>* ret_begun) {
       lanes_.in_use.add(lane);
       continue;
     }
-    // The last marud was taking it back, or about to hand it out: nobody knows of it.
+    // The last marud was taking it back, or about to hand it out: no client has it.
     if (!has_bit && (state & 0xFF) == uint64_t(format::LaneState::kFree)) continue;
     ret_begun->push_back(lanes_.id(lane));
     lanes_.show_lane(lane, format::LaneState::kDead);  // until all is done (finish_begun_lanes)
@@ -61,7 +61,7 @@ void Restart::adopt_regions() {
       entry.state = entry.is_foreign ? RegionState::kDraining : RegionState::kUnused;
       continue;
     }
-    entry.state = RegionState::kDraining;  // until its pages have said what it is
+    entry.state = RegionState::kDraining;  // until its pages show its real state
     if (shown.state() == RegionState::kRented && lanes_.is_live(shown.owner().lane) && !lanes_.is_dead(shown.owner())) {
       entry.state = RegionState::kRented;
       entry.owner = shown.owner();
@@ -87,7 +87,8 @@ void Restart::adopt_pages(std::span<const LaneId> begun) {
   lanes_.is_adopting = false;
   for (uint64_t i = 0; i < core_.pages(); ++i) {
     const auto page = uint32_t(i);
-    // Of other hosts' what a death of the last marud may have left too high; their own recounts are their own.
+    // In other hosts' regions: parents that the last marud's death may have left too high; these hosts' own recounts are
+    // separate.
     if (const PageRef parent = shm::suspect_of(adoption, page, regions_.owns_page(page)); !parent.is_none())
       findings_.parent_suspect(parent);
   }
@@ -100,7 +101,7 @@ void Restart::adopt_pages(std::span<const LaneId> begun) {
   }
   for (uint32_t i = 0; i < regions_.size(); ++i)
     if (regions_[i].state == RegionState::kRented) {
-      if (room_.has(i)) shm::open_region_pages(core_.region, i);  // what the last marud was about to give
+      if (room_.has(i)) shm::open_region_pages(core_.region, i);  // the pages that the last marud was about to give
       regions_.show_region(i);
     } else if (!regions_[i].is_foreign && !(core_.region.is_shared() && regions_[i].state == RegionState::kUnused)) {
       grants_.settle_region(i);
@@ -109,7 +110,7 @@ void Restart::adopt_pages(std::span<const LaneId> begun) {
   for (uint32_t i = 0; i < queues_.shelves.size(); ++i) queues_.rebuild(i);
   core_.totals.queues_rebuilt = 0;
   recency_.drain_all();
-  // What the last marud had read of the lanes of other hosts nobody knows.
+  // Nothing tells how far the last marud had read the lanes of other hosts.
   for (uint32_t lane = 0; lane < lanes_.records.size(); ++lane)
     if (!lanes_.is_own(lane)) lanes_.records[lane].lost_before = lanes_.records[lane].touches.lost();
   reclaim_.take_findings(kNever);

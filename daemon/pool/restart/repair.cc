@@ -12,8 +12,8 @@
 namespace maru::daemon {
 namespace {
 
-// Each round takes away what the round before has left hanging: the entry of a block that went, its tails, its children. Damage
-// that outlasts so many rounds comes back.
+// Each round takes away the leftovers of the round before: the entry of a block that went, its tails, its children. Damage that
+// outlasts so many rounds comes back.
 constexpr int kRepairRounds = 16;
 constexpr size_t kNamesShown = 5;
 constexpr size_t kKeyShownBytes = 64;
@@ -26,7 +26,7 @@ class FoundInAudit final : public shm::FindingSink {
 
 }  // namespace
 
-// Repairs and audits again, until nothing is found or nothing helps. Returns what the last audit found.
+// Repairs and audits again, until nothing is found or nothing helps. Returns the findings of the last audit.
 Audits::AtRest Restart::repair_bookkeeping(Pool::Verified& verified) {
   struct Repairs final : shm::RepairSink {
     Restart& restart;

@@ -1,9 +1,9 @@
-// Taking over a pool that another marud left. Clients may be at work meanwhile: lanes that the identities call live stay
-// live until their processes are proven gone, and nothing of theirs is touched. What names no process is freed, counts of
-// children are checked in one pass, and the lists are built anew from the ticks. After a loss of power each block is dropped
-// that is not what was stored, and bookkeeping that the audit finds damaged is repaired.
+// Taking over another marud's pool. Clients may be at work meanwhile: lanes that the identities call live stay live until their
+// processes are proven gone, and their holdings are not touched. Memory that names no process is freed, counts of children are
+// checked in one pass, and the lists are built anew from the ticks. After a loss of power each block whose bytes changed is
+// dropped, and bookkeeping that the audit finds damaged is repaired.
 //
-//   (1) A marud that dies here leaves the next one the same work.
+//   (1) A marud that dies here leaves the next marud the same work.
 //
 // Cost: some passes over the pool, before it is served; verify() reads every byte.
 //

@@ -1,8 +1,8 @@
-// After a loss of power: which blocks are still what was stored.
+// After a loss of power: which blocks still have the bytes that were stored.
 //
-// What was written last may have been in the processor's caches, and a line more or less of it is in memory now. The bytes of a
-// block prove themselves by its checksum; the bookkeeping by the auditor, whose invariants hold at rest: the processes of
-// that boot are dead, what they held was taken back, and no client works yet. marud repairs the violations
+// The last writes may have been in the processor's caches, so memory now has some of their lines and lacks others. The bytes of
+// a block prove themselves by its checksum. The auditor proves the bookkeeping with the invariants that hold at rest: the
+// processes of that boot are dead, their holdings were taken back, and no client works yet. marud repairs the violations
 // (restart/repair.cc). It does not believe a pool that has violations even after repairs.
 #include "daemon/pool/restart/restart.h"
 
@@ -21,9 +21,9 @@ constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return round_do
 
 }  // namespace
 
-// Region by region, since no run leaves its region; within one the threads take pages as they come. ret bad: one byte for each
-// page, so that threads do not share a word. Memory that cannot be read any more takes the pages that lie in it along, with the
-// blocks there; what else lies in those regions is judged as before.
+// Region by region, since no run leaves its region; within a region the threads take pages as they come. ret bad: one byte for
+// each page, so that threads do not share a word. Unreadable memory takes the pages that lie in it along, with the blocks
+// there; the rest of those regions is judged as before.
 Result<void> Restart::verify_payloads(const Pool::VerifyProgress& progress, std::span<uint8_t> bad,
                                       Pool::Verified& verified, std::vector<uint32_t>& ret_unreadable) const {
   const uint64_t alignment = core_.device->map_alignment();
@@ -53,7 +53,7 @@ Result<void> Restart::verify_payloads(const Pool::VerifyProgress& progress, std:
       const auto page = uint32_t(first + i);
       if (!core_.word(page).is(PageState::kReady)) return;
       const uint64_t length =
-          format::payload_bytes_of(core_.region.block(page).length.load_relaxed());  // nobody writes
+          format::payload_bytes_of(core_.region.block(page).length.load_relaxed());  // there is no writer
       const shm::MetadataPlace metadata = shm::metadata_of(core_.region, page);
       const uint64_t checksum = core_.region.detail(page).checksum.load_relaxed();
       const bool has_length =
@@ -111,7 +111,7 @@ void Restart::drop_bad(std::span<uint8_t> bad, Pool::Verified& verified) {
     const uint32_t page = blocks[i].second;
     if (!bad[page] && shm::is_registered(core_.region, page)) continue;
     const PageRef ref = PageRef::of(page, core_.word(page).generation());
-    if (shm::retire_ref(core_.self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says what that means
+    if (shm::retire_ref(core_.self, ref) != shm::RetireStatus::kRetired) continue;  // the audit says why
     queues_.remove(page);
     retired_.add(ref);
     // Before its parent's turn: the parent counts it until it is freed.
@@ -123,7 +123,7 @@ void Restart::drop_bad(std::span<uint8_t> bad, Pool::Verified& verified) {
 Result<Pool::Verified> Restart::verify(const Pool::VerifyProgress& progress, const std::function<bool()>& turn) {
   for (uint32_t lane = 1; lane < core_.region.lanes(); ++lane)
     if (lanes_.is_live(lane) && !lanes_.records[lane].same_boot) reclaim_.begin(lane);
-  // Each turn takes back a part of what is left, and every lane is taken back once.
+  // Each turn takes back a part of the rest, and every lane is taken back once.
   for (uint64_t turns = 0; turns < 64 * (core_.pages() / kLinkedPagesPerTurn + 1) * core_.region.lanes() && turn();
        ++turns) {
   }

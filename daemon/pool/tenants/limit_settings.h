@@ -1,9 +1,9 @@
-// Limits of tenants. The configuration sets some, and administrators set others at run time. A limit of run time goes before
-// one of the configuration, also after a restart. marud writes a change into a file before the change applies.
+// Limits of tenants. The configuration sets some, and administrators set others at run time. A limit of run time goes before a
+// limit of the configuration, also after a restart. marud writes a change into a file before the change applies.
 //
 //   (1) A thread writes at most one change at a time.
 //
-// Thread safety: one thread, and the one that writes, which has its own copy. If marud dies here: the change is written down
+// Thread safety: one thread, and the writing thread, which has its own copy. If marud dies here: the change is written down
 // for the next marud, or no administrator was told that it is.
 #pragma once
 

@@ -10,8 +10,8 @@
 namespace maru::daemon {
 namespace {
 
-// Credit beyond what was asked for: an eighth of what is left, so that the last bytes are not scattered over idle lanes, and no
-// more than this.
+// Credit beyond the request: an eighth of the rest, so that the last bytes are not scattered over idle lanes, and no more than
+// this.
 constexpr uint64_t kCreditChunkBytes = 64ull << 20;
 // A pass that found something in flight is tried again after this, then after twice as long, and so on.
 constexpr uint64_t kCountPauseMs = 20;
@@ -21,7 +21,7 @@ constexpr uint64_t kOthersPauseMs = 2'000;
 constexpr uint64_t kRefusedSaidAgainMs = 600'000;
 // Pools up to this size are counted at once where a tenant would otherwise be refused.
 constexpr uint64_t kCountAtOncePages = 1u << 16;
-// Tenants that one step takes up and whose credit it has to look for in all lanes.
+// Tenants that one step takes up, where each costs a look for its credit in all lanes.
 constexpr uint32_t kTightenedPerStep = 64;
 
 }  // namespace
@@ -40,7 +40,7 @@ void PoolTenants::begin(const std::string& pool, const shm::ControlRegion& regio
 
 // -- tenants and their balances ---------------------------------------------------------------------------------------
 
-// A step begins: what accounts say is read again when it is asked for.
+// A step begins: it reads the accounts again when it needs them.
 void PoolTenants::begin_step() {
   step_.has_busy = false;
   step_.tightened_left = kTightenedPerStep;
@@ -63,14 +63,14 @@ void PoolTenants::find_busy() {
 
 bool PoolTenants::is_idle(uint32_t index) {
   if (kept_place_ != 0 && table_.row(index).id == kept_place_) return false;
-  // What a pass has counted for this one must not be taken for another's.
+  // The pass's count for this tenant must not be taken for another tenant's.
   if (keeps_[index].balance != 0 || (count_.is_running && count_.bytes[index] != 0)) return false;
   // Without this its lanes' accounts would count for nothing when it comes back.
   if (!step_.has_busy) find_busy();
   return !step_.busy[index];
 }
 
-// Whether one more tenant has to wait for the next step. (Those that need no credit cost little.)
+// Whether one more tenant has to wait for the next step. (Tenants that need no credit cost little.)
 bool PoolTenants::has_added_enough() const {
   return step_.tightened_left == 0 && has_rules_ && table_.unlisted_need_credit();
 }
@@ -195,7 +195,7 @@ void PoolTenants::adopt() {
 
 // -- the rules --------------------------------------------------------------------------------------------------------
 
-// The record, in the order in which a client may believe it: what it says first, then whose it is.
+// Writes the record in the order in which a client may believe it: first its numbers, then its owner.
 void PoolTenants::show(uint32_t index) {
   if (!shows()) return;
   const TenantTable::Row& row = table_.row(index);
@@ -212,7 +212,7 @@ void PoolTenants::show(uint32_t index) {
     std::memcpy(&word, name.data() + 8 * i, 8);
     record.name[i].store_relaxed(word);
   }
-  // Before set_limits() nobody knows who needs credit, and what the marud before said goes on.
+  // Before set_limits() it is unknown which tenants need credit, and the earlier marud's answer goes on.
   const bool unlisted_need_credit =
       (region_->tenant_rules().flags.load_relaxed() & format::kRulesUnlistedNeedCredit) != 0;  // marud's own word
   const bool needs_credit = has_rules_ ? table_.needs_credit(index) : unlisted_need_credit;
@@ -287,8 +287,8 @@ void PoolTenants::set_limits(const TenantSettings& at_run_time, SaveTenants save
   const TenantSettings both = settings_.both();
   table_.reset_limits(both.defaults, both.listed_only.value_or(false));
   without_place_.listed.clear();
-  has_rules_ = false;  // nothing is tightened one by one
-  // Those that have a place first, so that none of the others gets it.
+  has_rules_ = false;  // no tenant is tightened alone
+  // Tenants that have a place come first, so that no other tenant gets it.
   std::vector<std::pair<std::string_view, const TenantLimits*>> without;
   for (const auto& [name, limits] : both.tenants) {
     const uint32_t index = table_.index_of(number_of(name));
@@ -376,7 +376,7 @@ void PoolTenants::read_accounts() {
   begin_step();
   sums_.assign(table_.size(), 0);
   for_each_account([&](uint32_t index, const format::LaneAccount& account) {
-    const uint64_t returned = account.returned.load_seq_cst();  // first: what was returned was charged before
+    const uint64_t returned = account.returned.load_seq_cst();  // first: returned bytes were charged before
     const uint64_t charged = account.charged.load_seq_cst();
     sums_[index] += charged - returned;
     if (index == 0 && (charged | returned) != 0) missed();
@@ -384,7 +384,7 @@ void PoolTenants::read_accounts() {
   for (uint32_t index = 0; index < table_.size(); ++index) {
     if (index != 0 && table_.row(index).id == 0) continue;
     const uint64_t sum = keeps_[index].balance + sums_[index];
-    const uint64_t bytes = int64_t(sum) < 0 ? 0 : sum;  // below 0 only if somebody scribbles, or among the others
+    const uint64_t bytes = int64_t(sum) < 0 ? 0 : sum;  // below 0 only after scribbling, or among the others
     if (bytes == table_.row(index).used_bytes) continue;
     table_.set_used(index, bytes);
     if (index != 0 && shows())
@@ -414,7 +414,7 @@ void PoolTenants::begin_count() {
 bool PoolTenants::finish_count() {
   count_.is_running = false;
   const std::vector<shm::TenantReading> after = readings();
-  // What finds no account of its own may be anybody's.
+  // Bytes without an account of their own may belong to any tenant.
   bool all_counted = count_.upsets == count_.upsets_before && count_.before[0].is_quiet && after[0] == count_.before[0];
   if (!all_counted) return false;
   for (uint32_t index = 0; index < table_.size(); ++index) {
@@ -473,7 +473,7 @@ uint64_t PoolTenants::available(uint32_t index) {
   const TenantTable::Row& row = table_.row(index);
   Keep& keep = keeps_[index];
   const uint64_t taken = keep.balance + shm::committed_bytes(*region_, *in_use_, row.id, &keep.unsettled);
-  const uint64_t least = int64_t(taken) < 0 ? 0 : taken;  // below 0 only if somebody scribbles
+  const uint64_t least = int64_t(taken) < 0 ? 0 : taken;  // below 0 only after scribbling
   return row.hard_bytes > least ? row.hard_bytes - least : 0;
 }
 
@@ -523,12 +523,12 @@ int PoolTenants::grant(uint32_t lane, uint32_t account, uint64_t tenant, uint64_
                                     " accounts taken by other tenants, expected a free one; have the client attach "
                                     "anew, or format the pool with a larger tenants_max",
                                 ret_why);
-  if (hard == 0) {  // nobody limits it (any more)
+  if (hard == 0) {  // no limit applies (any more)
     shm::grant_credit(*region_, lane, account, std::max(bytes, kCreditChunkBytes));
     return 0;
   }
   Keep& keep = keeps_[index];
-  // Perhaps only a client's death makes it look as if nothing were left.
+  // Perhaps only a client's death makes it seem that nothing is left.
   const auto count_now = [&] {
     if (region_->pages() > kCountAtOncePages || !keep.is_suspect) return;
     count_.is_running = false;

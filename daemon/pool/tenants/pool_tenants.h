@@ -28,7 +28,7 @@ class PoolTenants final : public shm::TenantReturns {
   };
   void begin(const std::string& pool, const shm::ControlRegion& region, const shm::LaneSet& in_use, OwnLanes lanes,
              const TenantSettings& configured);
-  // Takes over the records and balances of the marud before, and the accounts of unused lanes.
+  // Takes over the records and balances of the earlier marud, and the accounts of unused lanes.
   void adopt();
   // Limits apply from here on; limits of run time go before the configuration.
   void set_limits(const TenantSettings& at_run_time, SaveTenants save);
@@ -129,7 +129,7 @@ class PoolTenants final : public shm::TenantReturns {
   uint64_t kept_place_ = 0;  // the tenant whose place no other tenant gets while its limits are written down; 0: none
   std::vector<uint64_t> sums_;  // by index, scratch
   bool has_rules_ = false;
-  bool has_missed_ = false;  // bytes of some tenants were counted for the others, since all were counted last
+  bool has_missed_ = false;  // bytes of some tenants were counted for the others since the last full count
   uint32_t suspects_ = 0;
 
   // Tenants that found no place, which the pool counts together.
@@ -152,7 +152,7 @@ class PoolTenants final : public shm::TenantReturns {
   };
   Step step_;
 
-  // A pass over the pages that counts the bytes of each tenant, and when the next one begins.
+  // A pass over the pages that counts the bytes of each tenant, and the time of the next pass.
   struct Count {
     bool is_running = false;
     bool is_at_page = false;                 // a tenant that is added now was not met by the pass before

@@ -2,8 +2,8 @@
 // rules alone: pool_tenants.h reads the bytes.
 //
 // A tenant has an index: its place in the pool's tenants section, + 1. Index 0 stands for blocks of no tenant and for tenants
-// that found no place, "(others)": the order of eviction knows no limit of theirs, and stores of those with a hard limit are
-// refused (pool_tenants.h).
+// that found no place, "(others)". The order of eviction knows no limit of theirs, and stores of such tenants with a hard limit
+// are refused (pool_tenants.h).
 //
 // Thread safety: one thread.
 #pragma once
@@ -28,7 +28,7 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
-// The limits of the configuration, or those of run time, which go before it.
+// The limits of the configuration, or the limits of run time, which go before it.
 struct TenantSettings {
   std::map<std::string, TenantLimits, std::less<>> tenants;  // by name: 1 to 64 bytes of any value
   std::set<std::string, std::less<>> removed;                // at run time, though the configuration has them
@@ -92,9 +92,10 @@ class TenantTable {
   // -- eviction -------------------------------------------------------------------------------------------------------
   // False while no limit exists: then every block is of class 0.
   bool matters() const { return matters_; }
-  // Which blocks go first: 0 of tenants over their limit; 1 of no tenant, or one without a limit; 2 of the asker, within its
-  // limit; 3 of other tenants within theirs: these only while no tenant is over its limit and all_may_yield() was set.
-  // Else kTenantProtected. A tenant's limit is its soft one, or the hard one if it has no other. `asker`: an index.
+  // Which blocks go first: 0 of tenants over their limit; 1 of no tenant, or of a tenant without a limit; 2 of the asker,
+  // within its limit; 3 of other tenants within their limits. Blocks of 3 go only while no tenant is over its limit and
+  // all_may_yield() was set. Else kTenantProtected. A tenant's limit is its soft limit, or the hard limit if it has no other.
+  // `asker`: an index.
   uint32_t eviction_class(uint32_t index, uint32_t asker) const;
   // For a search that has found nothing of classes 0 to 2: tenants within their limits yield to each other from now on,
   // or not.

@@ -1,4 +1,4 @@
-// The tier that goes wrong as a seed says, for tests and for trying an installation out. It wraps another one:
+// The tier that goes wrong as a seed says, for tests and for trying an installation out. It wraps another tier:
 //
 //   kind = "fault"   inner = "file"   inner_path = "..."   seed = 7   flip = 10   hang = 1000
 //
@@ -10,7 +10,7 @@
 //   short    a load fills half of its payload and says so
 //   flip     a load has one wrong bit
 //   slow     the request completes slow_ms later
-//   gone     what a lookup has found is absent when it is loaded
+//   gone     an entry that a lookup has found is absent when it is loaded
 #include "daemon/tierd/tiers/built_in.h"
 #include "daemon/tierd/tiers/completions.h"
 #include "daemon/tierd/tiers/options.h"

@@ -21,17 +21,17 @@ struct RespOperation {
   bool has_head = false;
   size_t answers_left = 0;  // to its commands so far
   uint64_t output_end = 0;  // where these end, in RespOutput
-  uint64_t next_chunk = 0;  // of a load: whose answer comes next, counted from 1; 0 is the head
+  uint64_t next_chunk = 0;  // for a load: the chunk of the next answer, counted from 1; 0 is the head
   int result = 0;
 
   // The answer to the next of its commands. Returns the server's trouble, for people; empty: there is none.
   std::string take(const redisReply& reply);
-  // A string that the library has in its buffer, and would copy into an answer: if it is the chunk that this load waits for, it
-  // goes to the memory of the request at once, and the answer has its length alone. False: it does not.
+  // A string in the library's buffer, which the library would copy into an answer. If it is the chunk that this load waits for,
+  // it goes to the memory of the request at once, and the answer has its length alone. False: it does not.
   bool place_chunk(std::string_view bytes);
   // Its head was the last answer, and it needs more of the entry.
   bool asks_on() const;
-  // After that: takes the attributes. False: the entry is not the one that was asked for, and `result` says so.
+  // After that: takes the attributes. False: the entry is not the wanted entry, and `result` says so.
   bool accept_head();
 
  private:

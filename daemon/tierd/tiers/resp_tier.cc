@@ -190,7 +190,7 @@ bool RespTier::take_replies() {
     if (redisReaderGetReply(context_->reader, &found) != REDIS_OK) return false;
     if (!found) return true;
     const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
-    if (waiting_.empty()) return true;  // an answer that nobody asked for
+    if (waiting_.empty()) return true;  // an answer without a request
     RespOperation& operation = *waiting_.front();
     --operation.answers_left;
     if (std::string trouble = operation.take(*static_cast<redisReply*>(found)); !trouble.empty() || is_in_trouble_) {
@@ -265,7 +265,7 @@ void RespTier::begin(std::unique_ptr<RespOperation> operation) {
   waiting_.push_back(std::move(operation));
 }
 
-// What follows a head that was found.
+// Sends the commands that follow a found head.
 void RespTier::ask(RespOperation& operation) {
   const maru_tier_request& request = operation.request;
   const RespHead& head = operation.head;
@@ -294,7 +294,7 @@ void RespTier::end(RespOperation& operation, int result) {
                     tells ? operation.head.payload_bytes : 0, tells ? operation.head.note : 0});
 }
 
-// -- what it says of itself ----------------------------------------------------------------------------------------------
+// -- its properties ------------------------------------------------------------------------------------------------------
 
 void RespTier::get_properties(maru_tier_properties& ret_properties) const {
   ret_properties = {};

@@ -1,7 +1,7 @@
 // The tier in a Redis or a Valkey, by the protocol RESP: one connection, many commands under way (libhiredis).
 //
-// A thread of its own owns the connection. When the connection breaks, or an answer does not come in time, all that is under
-// way fails, since its answers cannot be told apart any more; then the thread connects again, with pauses that double. An
+// A thread of its own owns the connection. When the connection breaks, or an answer does not come in time, all operations under
+// way fail, since their answers cannot be told apart any more; then the thread connects again, with pauses that double. An
 // operation ends when its last command is sent and answered, so memory of requests is free as soon as they complete.
 //
 // Threads: any thread submits; the rest happens in the tier's own.
@@ -41,7 +41,7 @@ struct RespWish {
 
 class RespTier {
  public:
-  // A server that is not there now may come later. One that refuses the user, the password or the database is an error.
+  // An absent server may come later. A server that refuses the user, the password or the database is an error.
   static Result<std::unique_ptr<RespTier>> open(const RespWish& wish);
   ~RespTier();
   RespTier(const RespTier&) = delete;

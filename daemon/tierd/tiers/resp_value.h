@@ -1,11 +1,11 @@
-// How an entry lies in a Redis or a Valkey: a head, which proves itself, and the payload in chunks that are named for its
+// The form of an entry in a Redis or a Valkey: a head, which proves itself, and the payload in chunks that are named for its
 // checksum.
 //
 //   PREFIX h KEY                 -> head: numbers, key, attributes
 //   PREFIX c CHECKSUM i KEY      -> chunk i of the payload with this checksum
 //
-// The chunks are written before the head, so a head whose chunks are not all there is one whose chunks the server has
-// evicted: the entry is absent. Two hosts that store one key at a time write different chunks, or the same bytes.
+// The chunks are written before the head. So when chunks of a head are missing, the server has evicted them:
+// the entry is absent. Two hosts that store one key at a time write different chunks, or the same bytes.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ class Tier {
   int list(uint64_t* cursor, maru_tier_entry* entries, size_t n) { return calls_->list(tier_, cursor, entries, n); }
   const char* kind() const { return calls_->name; }
 
-  // Whether it says what each tenant has. Otherwise a tenant has nothing in it as far as the next three know.
+  // Whether it tells each tenant's entries. Otherwise a tenant has nothing in it as far as the next three know.
   bool counts_groups() const { return counts_groups_; }
   maru_tier_group group(std::string_view name);
   std::vector<maru_tier_group> groups();

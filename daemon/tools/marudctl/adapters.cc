@@ -38,7 +38,7 @@ std::string hex_key(const PartDigest& digest) {
   return text;
 }
 
-// A live entry. "deepest": the key of the form's last part, whose pin holds all.
+// The row of a live entry. "deepest" is the key of the form's last part; a pin of this part holds all parts.
 json row_of(const Entry& entry, const Head& head, uint32_t uid, uint64_t now_ms) {
   const auto text_in = [](const char* text, size_t room) { return std::string(text, ::strnlen(text, room)); };
   json row = {{"adapter", text_in(entry.name, sizeof(entry.name))},
@@ -60,7 +60,7 @@ json row_of(const Entry& entry, const Head& head, uint32_t uid, uint64_t now_ms)
   return row;
 }
 
-// Appends the adapters of a register. Returns what is wrong with it; empty: nothing.
+// Appends the adapters of a register. Returns the fault of a bad register; empty: it is good.
 std::string read_register(int fd, uint32_t uid, json& rows) {
   alignas(Head) std::byte head_bytes[sizeof(Head)];
   const Head& head = *reinterpret_cast<const Head*>(head_bytes);
@@ -72,7 +72,7 @@ std::string read_register(int fd, uint32_t uid, json& rows) {
       ::fstat(fd, &status) != 0 || places.bytes != uint64_t(status.st_size))
     return "is damaged";
   const uint32_t used = std::min(head.entries_used, head.entries_max);
-  // Twice: an entry that another one has taken the place of meanwhile has another life.
+  // Reads twice: when another adapter took the place of an entry meanwhile, the entry's life differs.
   std::vector<Entry> first(kEntriesAtOnce), second(kEntriesAtOnce);
   const uint64_t now_ms = monotonic_ms();
   for (uint32_t from = 0; from < used; from += kEntriesAtOnce) {

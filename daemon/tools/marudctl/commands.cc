@@ -28,13 +28,13 @@ std::string control_text(const json& pool) {
   return daemon::size_text(bytes) + share;
 }
 
-// Everything that is known of one pool.
+// Prints all fields of one pool.
 void print_pool(json pool) {
-  // A heading of its own, since a page and a region are sizes of one, and options by their names.
+  // The bytes of all blocks get a heading of their own: "page" and "region" head the size of a single page and region.
   if (pool.contains("block_bytes")) pool["bytes_in_blocks"] = daemon::size_text(pool["block_bytes"].get<uint64_t>());
   if (pool.contains("policy")) pool["policy"] = policy_text(pool);
   if (pool.contains("control_bytes") && pool.contains("pool_bytes")) pool["control_region"] = control_text(pool);
-  // Beside the evictions by their reason, which are more, it would look like their sum.
+  // "evicted_blocks" would look like the sum of the evictions by reason, which is larger. So it gets another name.
   if (pool.contains("evicted_blocks")) pool["evicted_for_room"] = pool["evicted_blocks"];
   for (const char* shown_already :
        {"evicted_blocks", "block_bytes", "control_bytes", "policy_options", "expired_blocks", "rents_by_time"})
@@ -122,7 +122,7 @@ int clients(const Arguments& arguments) {
   for (json& client : rows)
     if (const std::string name = text(client, "host_name"); !name.empty())
       client["host"] = std::to_string(number(client, "host")) + " (" + name + ")";
-  // A short heading beside that of the pins, and none when all are in order, so that a line fits.
+  // A short heading beside the column of pins, and no column when no pin is overdue, so that a line fits.
   const auto is_late = [](const json& client) { return number(client, "pins_overdue") != 0; };
   if (std::any_of(rows.begin(), rows.end(), is_late))
     for (json& client : rows) client["overdue"] = number(client, "pins_overdue");
@@ -157,7 +157,7 @@ int regions(const Arguments& arguments) {
   for (json& row : reply["regions"])
     if (text(row, "state") != "unused") rows.push_back(std::move(row));
   const size_t unused = reply["regions"].size() - rows.size();
-  // Short headings beside that of all pages.
+  // Short headings beside the column of all pages.
   for (json& row : rows) row["free"] = number(row, "free_pages"), row["used"] = number(row, "used_pages");
   for (json& row : rows) row["queued"] = number(row, "queued_blocks");
   print(table_text(rows, {"region", "state", "lane", "pid", "pages", "free", "used", "queued"}, "nobody rents a region",

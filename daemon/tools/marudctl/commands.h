@@ -25,7 +25,7 @@ struct Arguments {
   std::optional<std::string> pool;
   bool json = false;
   uint32_t timeout_ms = 10'000;
-  // Of one command or the other; the table says which command takes which.
+  // Options of single commands; the table says which command takes which option.
   std::optional<uint64_t> limit;
   std::optional<std::string> prefix;
   std::optional<std::string> tenant;  // a name, or id:NUMBER
@@ -100,7 +100,7 @@ int device_cancel(const Arguments& arguments);
 int device_remove(const Arguments& arguments);
 int policy_show(const Arguments& arguments);  // policy.cc
 int policy_set(const Arguments& arguments);
-// "s3fifo (probation=0.5)", of an object with "policy" and "policy_options", whose names are shown as they must be written.
+// "s3fifo (probation=0.5)", from an object with "policy" and "policy_options". Names are printable.
 std::string policy_text(const nlohmann::json& policy);
 int host_list(const Arguments& arguments);  // hosts.cc
 int host_declare_dead(const Arguments& arguments);
@@ -120,8 +120,8 @@ int record(const Arguments& arguments);  // record.cc; does not return when the 
 
 int provision(const Arguments& arguments);  // provision.cc; does not return when the other program runs
 
-// The auditor over the file of a pool, opened for reading only; `pages_path` when its pages lie in another one. Prints what it
-// finds. check_file.cc.
+// Audits a file that holds a pool, opened for reading only. `pages_path` names the pages' file when a second file holds them.
+// Prints the findings. check_file.cc.
 int check_file(const std::string& path, const std::optional<std::string>& pages_path, bool json);
 // The rows of a report, one line each.
 void print_violations(const nlohmann::json& rows);

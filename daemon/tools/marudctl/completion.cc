@@ -8,8 +8,8 @@
 namespace maru::marudctl {
 namespace {
 
-// The offered words are names that clients chose, and the shell reads them as it reads typed text: each is written so
-// that it stands for itself in the quote that is open, or is left out where no writing does that.
+// The offered words are names that clients chose, and the shell reads them as it reads typed text. So each word is quoted for
+// the open quote until it stands for itself. A word that no quoting can express is left out.
 constexpr const char* kBash = R"BASH(# Completes marudctl in bash; made by `marudctl completion bash`.
 _marudctl() {
   local words=() i now typed= is_glued= word plain help

@@ -112,7 +112,7 @@ std::vector<NextWord> policies(const Arguments& arguments) {
   return out;
 }
 
-// By one of their numbers, with what tells one from the other. A lane is one of the pool that a command would take it for.
+// Clients by pid or lane, each with a description. Lanes come from the pool that the command would choose.
 std::vector<NextWord> clients(Arguments arguments, const char* name) {
   std::vector<NextWord> out;
   if (std::string(name) == "lane") {

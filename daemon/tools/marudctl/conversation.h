@@ -47,24 +47,24 @@ uint64_t monotonic_ms();
 size_t line_width();
 // Lines: every other character that would steer the terminal becomes '?'.
 void print(const std::string& text);
-// On one line when `indent` is -1. Control characters are escaped, also those that JSON would allow.
+// On one line when `indent` is -1. Escapes all control characters, also the ones that JSON allows.
 std::string printable_json(const nlohmann::json& value, int indent);
 void print_json(const nlohmann::json& value);
 // From now on errors are printed in JSON, or in words again.
 void complain_in_json(bool is_in_json);
-// To standard error: a line, or an object {"error": TEXT, "status": STATUS} on one. kExitDone: the command goes on all the
-// same. Returns the status.
+// Writes to standard error: a line of text, or a line with an object {"error": TEXT, "status": STATUS}. kExitDone: the command
+// goes on. Returns the status.
 int complain(int status, const std::string& text);
 
-// The pool that is meant where one of them is: the one named, or the only one, or "default", as marud has it. Returns the exit
+// The pool for a command that works on one: the named pool, or the only pool, or "default", as marud chooses. Returns the exit
 // status.
 int pool_meant(const Arguments& arguments, Conversation& conversation, std::string& ret_pool);
 
-// Asks for one object and prints it: with --json as it is, else as fields, those of `first` first.
+// Asks for one object. Prints it as it is with --json, else as fields, beginning with the fields in `first`.
 int print_fields(const Arguments& arguments, nlohmann::json request, std::initializer_list<const char*> first);
-// Below a table of which --limit has cut some.
+// The line below a table that --limit has cut.
 inline constexpr const char* kMoreText = "... and more: --limit says how many are shown\n";
-// Asks for a list and prints it: with --json as it is, else as a table of these columns; `for_people` may change rows before.
+// Asks for a list. Prints it as it is with --json, else as a table of these columns; `for_people` may change rows before.
 int print_list(const Arguments& arguments, nlohmann::json request, const char* field,
                std::initializer_list<const char*> columns, std::optional<uint64_t> limit, const char* when_empty,
                void (*for_people)(nlohmann::json& row) = nullptr);

@@ -31,7 +31,7 @@ json findings_of(const Arguments& arguments, bool* ret_is_wrong) {
   json status = json::object();
   const int code = conversation.ask_for_list({{"command", "status"}}, "pools", std::nullopt, status);
   MachineSettings machine = read_machine("", status);
-  // A marud that answers has its own, whatever this program may do.
+  // A marud that answers reports its own test of io_uring. This program's rights may differ.
   if (code != kExitDone) machine.io_uring_code = daemon::try_io_uring();
   std::vector<Diagnosis> diagnoses = judge(machine);
   if (code == kExitDone) {

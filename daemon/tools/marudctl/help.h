@@ -8,7 +8,7 @@
 
 namespace maru::marudctl {
 
-// The command that `operands` begin with, whose words are taken from them; null after an error was printed.
+// Finds the command at the beginning of `operands`, and removes its words there; null after it printed an error.
 const Command* find_command(std::vector<std::string>& operands);
 
 // "quota set TENANT [--soft SIZE] [--hard SIZE]", in one line.

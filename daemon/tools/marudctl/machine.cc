@@ -59,7 +59,7 @@ std::optional<uint64_t> count_of(const std::string& text, const std::string& nam
   return std::strtoull(text.c_str() + at + name.size() + 1, nullptr, 10);
 }
 
-// What the last mount of /proc hides, from /proc/mounts: "proc /proc proc rw,gid=7,hidepid=invisible 0 0".
+// Reads which processes the last mount of /proc hides, from /proc/mounts: "proc /proc proc rw,gid=7,hidepid=invisible 0 0".
 void read_hiding(const std::string& mounts, MachineSettings& m) {
   std::istringstream lines(mounts);
   for (std::string source, place, type, options, rest; lines >> source >> place >> type >> options;
@@ -303,8 +303,8 @@ void judge_pool(const json& pool, Diagnoses& to) {
              "the control region is damaged", "marudctl check, and marudctl support-dump for a report");
 }
 
-// What pools may take in the end, against what there is. What they took already counts as shared memory, with what others
-// took: so what is still to come is at least the rest.
+// Compares the memory that pools may take in the end with the machine's memory. Shared memory already counts the pages that
+// they took, beside the pages of other programs. So the pools will take at least the rest.
 void judge_pools_memory(const json& status, const MachineSettings& m, Diagnoses& to) {
   uint64_t bytes = 0, pools = 0;
   for (const json& pool : status.value("pools", json::array())) {

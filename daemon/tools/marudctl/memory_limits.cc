@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// Pools whose pages are charged, and their size. Huge pages and devices are not; files on tmpfs are, wherever it is mounted.
+// Pools whose pages the kernel charges to a group, and their size. It charges files on tmpfs, wherever that is mounted, but
+// neither huge pages nor devices.
 std::map<std::string, uint64_t> charged_pools(const json& status) {
   std::map<std::string, uint64_t> pools;
   for (const json& pool : status.value("pools", json::array())) {

@@ -6,7 +6,7 @@
 
 namespace maru::marudctl {
 
-// `status` and `clients` are marud's replies. Reads files below `root` alone. Processes of one group are one diagnosis.
+// `status` and `clients` are marud's replies. Reads files below `root` alone. Processes of one group share one diagnosis.
 std::vector<Diagnosis> judge_limits(const std::string& root, const nlohmann::json& status,
                                     const nlohmann::json& clients);
 

@@ -10,7 +10,7 @@ namespace maru::marudctl {
 // Nothing when it is no number, or one outside of the range.
 std::optional<uint64_t> read_number(const std::string& text, uint64_t least, uint64_t most);
 
-// "evict PAGES: found "5x", expected a number from 1 to 65536", of the argument `what`.
+// "evict PAGES: found "5x", expected a number from 1 to 65536". `what` names the argument.
 std::string number_mistake(const std::string& what, const std::string& text, uint64_t least, uint64_t most);
 
 }  // namespace maru::marudctl

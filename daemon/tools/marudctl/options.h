@@ -17,7 +17,7 @@ struct Option {
   int flag;           // the result of getopt_long; a letter when the option is also that letter
 };
 
-// The first of them belong to every command, the others to those that name them.
+// All options. The first options belong to every command, the others to commands that name them.
 std::span<const Option> options();
 bool is_of_every_command(const Option& option);
 const Option* find_option(const std::string& name);  // null: there is none

@@ -71,7 +71,7 @@ std::string value_text(const std::string& name, const json& value) {
   return plain_text(daemon::json_text(value));
 }
 
-// "attached_ms" is headed "attached": the value shows its unit. What took "rents_us" is not "rents", which are counted.
+// "attached_ms" gets the heading "attached": the value shows its unit. "rents_us" becomes "rents time": "rents" is a count.
 std::string heading(std::string name) {
   if (ends_with(name, "_us")) name.replace(name.size() - 3, 3, "_time");
   for (const char* unit : {"_bytes", "_ms", "_percent"})
@@ -80,7 +80,7 @@ std::string heading(std::string name) {
   return name;
 }
 
-// Those of `first` that some row has, and then the others if `with_others`.
+// The fields in `first` that at least one row has, then, if `with_others`, the other fields.
 std::vector<std::string> columns_of(const json& rows, std::initializer_list<const char*> first, bool with_nested,
                                     bool with_others) {
   std::set<std::string> names;

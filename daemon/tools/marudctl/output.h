@@ -15,10 +15,10 @@ std::string shortened(const std::string& text, size_t width);
 // Text of exactly so many characters: cut at its end, or with spaces behind it.
 std::string column(const std::string& text, size_t width);
 
-// Rows are objects. Columns are those of `wanted` that some row has, in that order; all of them, by name, when `wanted` is
-// empty; nested values have no column. Numbers are aligned to the right; fields ending in _bytes are shown as sizes, those
-// ending in _ms and _us as durations, in _percent with their sign, times from the year 2001 on as how long ago they were. Text
-// is shortened in its middle until a line has `line_width` characters; 0: as long as it is. An empty array prints `when_empty`.
+// Rows are objects. Columns are the fields in `wanted` that at least one row has, in that order. An empty `wanted` means all
+// fields, by name. Nested values have no column. Numbers are aligned to the right. The end of a field's name chooses the form:
+// _bytes a size, _ms and _us a duration, _percent a sign. Times from the year 2001 on are shown as their age. Text is shortened
+// in its middle until a line has `line_width` characters; 0: text keeps its length. An empty array prints `when_empty`.
 std::string table_text(const nlohmann::json& rows, std::initializer_list<const char*> wanted, const char* when_empty,
                        size_t line_width = 0);
 

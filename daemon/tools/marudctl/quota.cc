@@ -18,7 +18,7 @@ using nlohmann::json;
 // The limit of a tenant that may keep nothing: 0 would be no limit, and no block has less.
 constexpr uint64_t kNothingAtAll = 1;  // bytes
 
-// A size, "none" for no limit, "nothing" for one that leaves nothing, "default" for the pool's. False: something else.
+// A size, "none" for no limit, "nothing" for a limit that leaves nothing, "default" for the pool's. False: other text.
 bool read_limit(const std::optional<std::string>& text, const char* name, json& request) {
   if (!text) return true;
   if (*text == "default") {
@@ -64,7 +64,7 @@ json own_limit_shown(const json& limit) {
   return json(limit == 0 ? "none" : limit_text(limit.get<uint64_t>()));
 }
 
-// Limits that are none are shown as "-", the share is that of the limit which is reached first.
+// An absent limit is shown as "-". The share is the share of the limit that the tenant reaches first.
 json for_people(const json& row) {
   const uint64_t used = row.value("used_bytes", uint64_t{0});
   json shown = row;

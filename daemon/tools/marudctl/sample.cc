@@ -64,8 +64,8 @@ const json& same_row(const json& rows, const json& like, std::initializer_list<c
   return kNone;
 }
 
-// How long marud took to decide on what clients asked for between the two looks: mean, and what 99 of 100 took no longer than.
-// Null where nobody asked.
+// marud's time to decide on requests for memory between the two samples: the mean, and the time within which 99 of 100 were
+// decided. Null where no client asked.
 void put_latency(const json& before, const json& after, uint64_t ns, json& row) {
   const Growth growth(before, after, ns);
   const uint64_t rents = ns == 0 ? 0 : growth.of("rents");
@@ -74,7 +74,7 @@ void put_latency(const json& before, const json& after, uint64_t ns, json& row) 
   row["rent_mean_us"] = rents == 0 ? json(nullptr) : json(double(growth.of("rents_us")) / double(rents));
   row["rent_99_us"] = nullptr;
   uint64_t seen = 0;
-  double bound_us = 0.1;  // each bucket reaches to ten times the one before; the last has no end
+  double bound_us = 0.1;  // each bucket reaches to ten times the last bucket; the final bucket has no end
   for (size_t i = 0; rents != 0 && i < now.size() && seen * 100 < rents * 99; ++i, bound_us *= 10) {
     const auto count = [&](const json& row_of) {
       return i < row_of.size() && row_of[i].is_number_unsigned() ? row_of[i].get<uint64_t>() : 0;
@@ -140,7 +140,7 @@ json changes(const Sample& before, const Sample& after) {
   for (const json& pool : rows_of(after.status, "pools")) {
     if (!pool.is_object()) continue;
     const json& then = same_row(rows_of(before.status, "pools"), pool, {"name", "epoch"});
-    // Without an earlier look there is no growth, whatever the counters say.
+    // Without an earlier sample there is no growth, even if counters are above 0.
     out["pools"].push_back(pool_row(then.empty() ? pool : then, pool, ns));
   }
   out["tiers"] = tier_rows(before, after);

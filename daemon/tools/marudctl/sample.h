@@ -12,14 +12,14 @@ struct Sample {
   uint64_t answer_ns = 0;  // how long marud took to answer "status"
   nlohmann::json status = nlohmann::json::object();
   nlohmann::json clients = nlohmann::json::array();  // rows
-  nlohmann::json tiers = nlohmann::json::object();   // what maru-tierd said; empty: there is none
+  nlohmann::json tiers = nlohmann::json::object();   // maru-tierd's answer; empty: no maru-tierd
 };
 
 // The figures of the time between two samples, as `marudctl top --json` prints them:
 //   {"interval_ms", "answer_us", "version", "pid", "uptime_ms", "connections", "pools": [...], "clients": [...],
 //    "tiers": [...]}
-// Rates end in _per_s and are 0 where a counter has not grown, or began anew with another marud or another client in the lane.
-// Shares end in _percent and are null where nothing was asked. `before` may be empty: then every rate is 0.
+// Rates end in _per_s. A rate is 0 where a counter has not grown, or began anew with another marud or a new client in the lane.
+// Shares end in _percent, and are null without requests. `before` may be empty: then every rate is 0.
 nlohmann::json changes(const Sample& before, const Sample& after);
 
 }  // namespace maru::marudctl

@@ -1,5 +1,6 @@
-// marudctl support-dump: one file with what a bug report needs. Keys of blocks say what users asked an engine, and tenants are
-// named after these, so neither is in it unless somebody asks; nor is the configuration, or a name from its limits.
+// marudctl support-dump: writes the facts for a bug report into one file. Keys of blocks tell users' prompts, and names of
+// tenants tell users. So the file has keys and tenants only on request. It never has the configuration, or a name from its
+// limits.
 #include "daemon/base/json_text.h"
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/version.h"
@@ -26,7 +27,7 @@ std::string default_path() {
   return text;
 }
 
-// What marud answers, or why it did not.
+// marud's answer, or the reason why it did not answer.
 json answer(Conversation& conversation, const char* command, const char* list) {
   json reply;
   const int code = list ? conversation.ask_for_list({{"command", command}}, list, 1000, reply)
@@ -122,7 +123,7 @@ int support_dump(const Arguments& arguments) {
   }
   dump["pools"] = std::move(pools);
 
-  // It is written all the same: what it says of the machine may be why.
+  // The file is written all the same: its facts about the machine may tell why.
   if (const auto why = dump["status"].find("not_answered"); why != dump["status"].end())
     complain(kExitDone, "marud says nothing of itself in it: " + why->get<std::string>());
   const std::string path = arguments.output.value_or(default_path());

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using namespace maru::prefetch;
 
-// Asks maru-tierd. Returns kExitDone and its answer, or says what went wrong and returns the exit status.
+// Asks maru-tierd. Returns kExitDone and its answer, or prints the error and returns the exit status.
 int ask(const Arguments& arguments, size_t socket_operand, uint32_t kind, const std::string& body, json& ret_answer) {
   std::string problem;
   const int code =

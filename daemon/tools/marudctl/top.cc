@@ -1,5 +1,5 @@
-// marudctl top: a live picture of marud. The terminal is driven with a handful of escape sequences that every terminal has had
-// for forty years, so it works over ssh, in tmux and in a serial console; it is put back as it was however this ends.
+// marudctl top: a live picture of marud. It uses a handful of escape sequences that every terminal has had for forty years, so
+// it works over ssh, in tmux and in a serial console. However it ends, it restores the terminal.
 #include "daemon/tools/marudctl/conversation.h"
 #include "daemon/tools/marudctl/sample.h"
 #include "daemon/tools/marudctl/tierd_question.h"
@@ -147,7 +147,7 @@ void look(const TopScreen& screen, bool is_looking, TopView& view) {
     view.chosen.reset();
 }
 
-// What a key does. False: the end.
+// Acts on a key. False: the end.
 bool press(std::string_view key, const json& figures, const TopScreen& screen, TopView& view, uint64_t& interval_ms) {
   if (key == "q" || key == "\x03" || key == "\x04") return false;
   if (key == "h" || key == "?") view.has_help = !view.has_help;
@@ -174,8 +174,8 @@ bool press(std::string_view key, const json& figures, const TopScreen& screen, T
   return true;
 }
 
-// One key from what was read. Arrows and the like are several bytes: "ESC [", parameters and a letter or "~", or "ESC O" and a
-// letter. Whatever of them is not known does nothing, and is not taken for Escape and letters.
+// The first key in `typed`. An arrow and the like is several bytes: "ESC [", parameters and a letter or "~", or "ESC O" and a
+// letter. An unknown sequence does nothing: it counts as one key, and never as Escape and letters.
 std::string_view first_key(std::string_view typed) {
   if (typed.starts_with("\033O") && typed.size() >= 3) return typed.substr(0, 3);
   if (!typed.starts_with("\033[")) return typed.substr(0, 1);
@@ -201,10 +201,10 @@ bool wait(uint64_t until_ns, const json& figures, const TopScreen& screen, TopVi
 
 int live(const Arguments& arguments, uint64_t interval_ms, TopView view) {
   Sample before, after;
-  // The first look is made while the terminal is still as it was: what goes wrong is then said in the ordinary way.
+  // Takes the first sample before it changes the terminal, so that errors are printed in the ordinary way.
   auto conversation = std::make_unique<Conversation>(arguments);
   if (const int code = take(*conversation, after); code != kExitDone) return code;
-  // What is being written is written, and what is asked is answered, unless a second one comes.
+  // A first signal lets the program finish a write or a question. A second signal ends it at once.
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) on_signal(signal, on_stop, SA_RESTART | SA_RESETHAND);
   for (int signal : {SIGTSTP, SIGCONT}) on_signal(signal, signal == SIGCONT ? on_continue : on_suspend, SA_RESTART);
   on_signal(SIGWINCH, on_resize, SA_RESTART);
@@ -252,7 +252,7 @@ int top(const Arguments& arguments) {
   if (!arguments.json && !arguments.once && ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO))
     return live(arguments, interval_ms, view);
 
-  // Once: two looks, and what changed between them.
+  // Once: takes two samples and prints their changes.
   Conversation conversation(arguments);
   Sample before, after;
   if (const int code = take(conversation, before); code != kExitDone) return code;

@@ -117,7 +117,7 @@ void add_parts(const TopView& view, const std::vector<std::string>& parts, std::
   }
 }
 
-// What pools and clients have in common, and what only one of them has.
+// Adds the lines that pools and clients share; `more` has the parts of one kind.
 void add_rates(const json& row, const TopView& view, const std::string& start, const std::vector<std::string>& more,
                std::vector<std::string>& lines) {
   std::vector<std::string> parts = {
@@ -129,7 +129,7 @@ void add_rates(const json& row, const TopView& view, const std::string& start, c
   add_parts(view, parts, lines);
 }
 
-// What an administrator has to know at once.
+// Whether the pool needs an administrator's attention at once.
 bool wants_attention(const json& pool) {
   return whole(pool, "pins_overdue") > 0 || real(pool, "refused_rents_per_s") > 0;
 }
@@ -213,7 +213,7 @@ TopClient identity_of(const json& client) {
   return {whole(client, "pid"), whole(client, "lane"), shown_text(client, "pool")};
 }
 
-// The row of the client that was chosen. False: it is gone, or none was, and the row stays what it was.
+// Selects the row of the chosen client. False: the client is gone, and the row's number stays as it was.
 bool find_chosen(const TopView& view, TopScreen& screen) {
   screen.selected = screen.clients.empty() ? 0 : std::min(view.selected, screen.clients.size() - 1);
   if (!view.chosen) return true;
@@ -223,7 +223,7 @@ bool find_chosen(const TopView& view, TopScreen& screen) {
   return true;
 }
 
-// A pool's name of 63 characters leaves no room for what stands behind it.
+// The pool's name, cut when a long name (up to 63 characters) leaves no room for the text behind it.
 std::string pool_text(const std::string& pool, const TopView& view, size_t others) {
   return shortened(pool, std::max<size_t>(view.width > others ? view.width - others : 0, 12));
 }
@@ -336,7 +336,7 @@ TopScreen draw_top(const json& figures, const TopView& view, const std::string& 
                            whose.c_str(), name_of(view.order), view.is_reversed ? ", reversed" : ""));
     add_clients(rows, view, screen);
   }
-  // Whoever chose a part of it, nothing steers the terminal.
+  // Clients choose parts of these lines, so escape characters go: no name may steer the terminal.
   for (std::string& line : lines) {
     line = daemon::plain_text(line);
     if (line.size() > view.width) line = column(line, view.width);

@@ -1,5 +1,5 @@
-// marudctl watch: what is stored and removed. It follows the pool (maru/follow.h), as routers do: no message tells it what
-// happens, and who reads too slowly is told how many events are lost.
+// marudctl watch: prints stored and removed blocks. It follows the pool (maru/follow.h), as routers do: it reads events from
+// the pool, without messages. A reader that is too slow learns how many events it lost.
 #include "daemon/base/request_fields.h"
 #include "daemon/base/size_text.h"
 #include "daemon/tools/marudctl/conversation.h"
@@ -42,7 +42,7 @@ std::string time_text(uint64_t unix_ms) {
 
 constexpr size_t kKeyWidthMin = 16;
 
-// On a terminal of this width a key gives way to what stands around it; 0: it is shown whole.
+// On a terminal of this width the key is cut so that the other columns fit; 0: the whole key.
 std::string line_of(const json& event, size_t width) {
   const std::string key = text(event, "key"), reason = text(event, "reason");
   char start[64];
@@ -127,7 +127,7 @@ class Watch {
         wait_for_marud(found);
       else
         show({events, size_t(found)});
-      if (std::fflush(stdout) != 0) break;  // nobody reads any more
+      if (std::fflush(stdout) != 0) break;  // the reader of the pipe is gone
     }
     return kExitDone;
   }
@@ -158,7 +158,7 @@ class Watch {
       note(arguments_, {{"event", "lost"}, {"count", count}},
            std::to_string(count) + " events were lost: they came faster than they were read");
       begun_ms_ =
-          std::numeric_limits<uint64_t>::max();  // what the snapshot has is no news that can be told from other blocks
+          std::numeric_limits<uint64_t>::max();  // the snapshot's blocks cannot be told from older blocks: no event
       return;
     }
     if (event.reason != MARU_FOLLOW_BEGIN) begun_ms_ = std::numeric_limits<uint64_t>::max();
@@ -169,7 +169,7 @@ class Watch {
   }
 
   void show(const maru_follow_event& event, size_t width) {
-    // What was there before is no news. What came before the snapshot was taken is.
+    // A block from before the start of this program is no event. A block from between the start and the snapshot is one.
     if ((event.flags & MARU_FOLLOW_IN_SNAPSHOT) != 0 && event.stored_ms < begun_ms_) return;
     const json row = row_of(event);
     print(arguments_.json ? printable_json(row, -1) + "\n" : line_of(row, width));
@@ -188,7 +188,7 @@ class Watch {
 int watch(const Arguments& arguments) {
   struct sigaction action = {};
   action.sa_handler = note_stop;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;  // what is being written is written, unless a second one comes
+  action.sa_flags = SA_RESTART | SA_RESETHAND;  // the first signal lets a write finish, the second ends the program
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   std::string pool;
   Conversation conversation(arguments);

@@ -1,6 +1,6 @@
-// The yardstick that no policy reaches: Belady's algorithm, which knows the future and gives up the block whose next use is
+// The yardstick that no policy reaches: Belady's algorithm. It knows the future, and evicts the block whose next use is
 // furthest away. It works on single blocks, without chains: the head of a chain may go before its tail. So its hits on blocks
-// bound those of every policy; its prefix hits are those that the same cache happens to give, and follow the published tables.
+// bound the hits of every policy. Its prefix hits are a by-product of the same cache; published tables count them in this way.
 #pragma once
 
 #include "daemon/tools/policy_sim/hit_ratio.h"

@@ -1,4 +1,4 @@
-// What a cache was good for.
+// The hits of a cache.
 #pragma once
 
 #include <cstdint>

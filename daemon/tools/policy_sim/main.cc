@@ -1,4 +1,4 @@
-// maru-policy-sim: what each eviction policy would make of a trace, in pools of several sizes.
+// maru-policy-sim: plays a trace with each eviction policy, in pools of several sizes, and prints the hits.
 #include "daemon/tools/policy_sim/evaluation.h"
 #include "daemon/tools/policy_sim/options.h"
 #include "daemon/tools/policy_sim/plot.h"

@@ -121,7 +121,7 @@ Result<void> set_watermarks(const std::string& text, Options& options) {
   return {};
 }
 
-// Refers to what was read: options of a policy that does not take part are a mistake.
+// Checks the whole command line: an option for a policy that does not take part is a mistake.
 Result<void> check(Options& options) {
   if (options.trace_path.empty()) return failure(EINVAL, "--trace is missing");
   if (options.policies.empty())

@@ -1,4 +1,4 @@
-// What the command line of maru-policy-sim says.
+// The options of maru-policy-sim.
 #pragma once
 
 #include "daemon/policy/policies.h"
@@ -45,7 +45,7 @@ inline constexpr uint32_t kClientsMax = 1024;
 inline constexpr uint32_t kJobsMax = 64;
 inline constexpr double kDefaultPercents[] = {0.5, 1, 2, 5, 10, 20, 50};
 
-// The error says which option is wrong, what it was given and what it wants.
+// The error names the wrong option, its value and the expected value.
 Result<Options> parse_options(int argc, char** argv);
 
 std::string usage();

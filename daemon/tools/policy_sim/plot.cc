@@ -1,7 +1,6 @@
-// Sizes stand on a logarithmic axis, since that is how they are chosen. The legend names the policies from the best to the
-// worst in the middle of the range, so that it reads in the order of the lines; those with one line stand below one mark.
-// Colours are told apart by people with any kind of colour vision as far as eight can be (the Okabe-Ito palette); shapes of the
-// marks repeat with another period.
+// The axis of sizes is logarithmic, since people choose sizes by factors. The legend lists the policies from best to worst in
+// the middle of the range, in the order of the lines. Policies with the same line stand below one mark. The Okabe-Ito palette
+// keeps eight colours apart for people with any kind of colour vision. Shapes of the marks repeat with another period.
 #include "daemon/tools/policy_sim/plot.h"
 
 #include <algorithm>
@@ -157,7 +156,7 @@ std::vector<Line> lines_of(const std::vector<Row>& rows) {
 }  // namespace
 
 std::string draw_plot(const Options& options, const Workload& workload, const Evaluation& evaluation) {
-  // Sizes from small to large, whatever order they were given in.
+  // Sorts by size: the command line may give sizes in any order.
   const auto sorted = [](Row row) {
     std::sort(row.cells.begin(), row.cells.end(), [](const Cell& a, const Cell& b) { return a.pages < b.pages; });
     return row;

@@ -156,7 +156,7 @@ void PoolModel::evict_to_low_watermark() {
   const auto low = uint64_t(shape_.low_watermark * double(pages_.size()));
   std::vector<uint32_t> freed;
   evict(all_regions_, used_ - std::min(used_, low), freed);
-  // Pages stay with the region that they are in; whoever rents it finds them.
+  // Freed pages stay with their region. The region's client may use them.
   for (const uint32_t page : freed) clients_[owner_[page / region_pages_]].free_pages.push_back(page);
 }
 

@@ -1,16 +1,16 @@
-// A pool as far as eviction goes: marud's own policies and marud's own queues (EvictionOrder) over a plain array,
-// with blocks of one page. What happens around them is modelled after a live pool, step by step:
+// Models the eviction of a pool: marud's own policies and queues (EvictionOrder) over a plain array, with blocks of one page.
+// The rest follows a live pool, step by step:
 //
-//   match   the client finds how many leading blocks are there, pins the deepest and leaves one touch for it, which stands
-//           for all above it
-//   rent    when the client has too few pages, marud applies the touches that were left since the last time, and gives, in
-//           this order: regions that nobody rents; pages of blocks evicted from the client's own regions; from anywhere
+//   match   the client counts the leading blocks that are present, pins the deepest, and leaves one touch for it, which stands
+//           for all its ancestors
+//   rent    when the client has too few pages, marud applies the touches since the last rent. It gives, in this order: a region
+//           that no client rents; pages of blocks evicted from the client's own regions; pages from any region
 //   store   the missing blocks, from the head to the tail, each with a touch
-//   evict   only blocks without children can go, and no pinned one; whatever else comes up leaves its queue, and comes back
-//           when its last child leaves (it then inherits the child's recency) or its pin was seen to end
+//   evict   a block can go when it has no children and no pin. Any other block leaves its queue when its turn comes. It comes
+//           back when its last child leaves, with the child's recency, or when its pin was seen to end
 //
-// What is not modelled: batches of evictions, lost touches, blocks of several pages, time to live, tenants, and clients at work
-// at the same time.
+// Not modelled: batches of evictions, lost touches, blocks of several pages, time to live, tenants, and clients at work at the
+// same time.
 #pragma once
 
 #include "daemon/policy/eviction_order.h"

@@ -1,5 +1,5 @@
-// A trace made ready for simulation: every distinct block has a number, and knows its parent and its depth. What a block is
-// follows from its id and all ids before it, so two requests share a block only if they share everything up to it.
+// A trace made ready for simulation: every distinct block has a number, and knows its parent and its depth. A block's identity
+// follows from its id and all ids before it. So two requests share a block only if they share the whole prefix up to it.
 #pragma once
 
 #include "daemon/tools/trace/trace.h"

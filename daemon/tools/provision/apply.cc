@@ -6,7 +6,7 @@
 namespace maru::daemon::provision {
 namespace {
 
-// The name that a step made for a table, where a later step of that table, or one that names it, needs it.
+// The name that a step made for a table. Later steps of this table, and of tables that name it, need it.
 std::string made_by(const std::vector<Done>& done, const std::string& wish) {
   for (auto at = done.rbegin(); at != done.rend(); ++at)
     if (at->step.wish == wish) return at->name;
@@ -23,7 +23,7 @@ Step resolve(Step step, const std::vector<Done>& done) {
   return step;
 }
 
-// What a step, done or half done, touched. Two steps that share a name lie on each other, as far as anybody here knows.
+// The names that a step touched, whether it is done or half done. Steps that share a name count as depending on each other.
 struct Touched {
   std::set<std::string> names;
 
@@ -37,7 +37,7 @@ struct Touched {
   }
 };
 
-// `left`: what the step that failed could not put back.
+// `left` names the things that the failed step could not put back.
 void undo(ApplyOutcome& outcome, Touched left, Executor& executor, const Onlooker& onlooker) {
   for (size_t i = outcome.done.size(); i-- > 0;) {
     const Done last = outcome.done[i];
@@ -53,7 +53,7 @@ void undo(ApplyOutcome& outcome, Touched left, Executor& executor, const Onlooke
     const std::string now = undone ? *undone : undone.error().there;
     const bool is_removal = last.step.kind == Step::Kind::kRemoveDevice;
     if (is_removal && !now.empty()) outcome.put_back.push_back({last.step, now});
-    // Under another name it is another device for the steps before, which say by names what was done, and for who uses it.
+    // A device under a new name is a different device for the earlier steps, which name devices, and for its users.
     const bool is_renamed = is_removal && !now.empty() && now != last.step.target;
     if (undone && !is_renamed) {
       outcome.done.erase(outcome.done.begin() + std::ptrdiff_t(i));

@@ -1,6 +1,6 @@
-// Does the steps of a plan one after another. When one fails, or somebody asks for an end between two, what was done before is
-// undone in reverse order, and the outcome says what was done, what was undone, and what could not be. Where something is left,
-// the steps that it lies on are left with it, and the others are undone.
+// Takes the steps of a plan one after another. When a step fails, or a signal asks for an end between two steps, it undoes the
+// earlier steps in reverse order. The outcome lists the done steps, the undone steps, and the steps that it could not undo.
+// When it cannot undo a step, it keeps the earlier steps that this step depends on, and undoes the others.
 #pragma once
 
 #include "daemon/tools/provision/plan.h"
@@ -12,8 +12,8 @@
 
 namespace maru::daemon::provision {
 
-// Why a step was not done. `left`: what it changed and could not put back; empty: the machine is as it was before the step.
-// `there`: the device that an undoing put back all the same, or what the step made and could not remove, by name.
+// Why a step was not done. `left`: changes that the step could not put back; empty: the machine is as before the step. `there`:
+// the name of the device that an undoing put back all the same, or of the thing that the step made and could not remove.
 struct StepError {
   Error error;
   std::string left, there;
@@ -28,9 +28,10 @@ using StepResult = tl::expected<std::string, StepError>;
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Returns the name of what was made, or of what was changed.
+  // Returns the name of the thing that it made or changed.
   virtual StepResult run(const Step& step) = 0;
-  // `name` is what run returned. Returns the name of what is there now: the kernel may give a device that was removed another.
+  // `name` is the result of run. Returns the name of the thing that is there now: the kernel may rename a device that comes
+  // back.
   virtual StepResult undo(const Step& step, const std::string& name) = 0;
 };
 
@@ -44,18 +45,19 @@ struct ApplyOutcome {
   std::vector<Done> done;           // and not undone
   std::string failure;              // of the step that failed, or why no further one was begun
   std::vector<std::string> undone;  // texts of steps
-  std::vector<std::string> left;    // what could not be undone or put back, and why
-  std::vector<Done> put_back;       // kRemoveDevice: what is there again, by its name of now
-  std::vector<Done> unfinished;     // what the step that failed made and could not remove: it may not be cleared
+  std::vector<std::string> left;    // steps that could not be undone or put back, and why
+  std::vector<Done> put_back;       // kRemoveDevice: devices that are there again, by their new names
+  std::vector<Done> unfinished;     // things that the failed step made and could not remove: they may not be cleared
 };
 
-// Who looks on.
+// The caller's view of the steps.
 struct Onlooker {
   // Before each step and each undoing.
   std::function<void(const std::string&)> say;
-  // After each of them: what is done and put back by now. To be written down: the process may be killed in the next one.
+  // After each step and each undoing: the outcome so far. The caller writes it down: the process may be killed in the next
+  // step.
   std::function<void(const ApplyOutcome&)> keep = [](const ApplyOutcome&) {};
-  // Before each step: why it shall not be begun, or nothing. Undoing is not stopped.
+  // Before each step: why it must not begin; empty: it may. Undoing does not ask.
   std::function<std::string()> why_stop = [] { return std::string(); };
 };
 

@@ -16,7 +16,7 @@ void Changes::leave(const std::string& left) { left_ += (left_.empty() ? "" : ";
 
 StepResult Changes::finish(const std::string& name) {
   if (is_good()) return name;
-  // One that cannot be reversed is no reason not to try those before it.
+  // When one change cannot be reversed, the changes before it are still reversed.
   for (; !reversals_.empty(); reversals_.pop_back())
     if (reversals_.back().back() < 0) leave(reversals_.back().left);
   return tl::unexpected<StepError>({error_, left_});

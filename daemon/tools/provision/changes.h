@@ -1,5 +1,5 @@
-// A step on a real machine is several small changes. They are tried one after another; when one fails, those before it are
-// reversed, the last one first, and what could not be reversed is said.
+// A step on a real machine is several small changes, tried one after another. When a change fails, the earlier changes are
+// reversed, the last first. The error lists the changes that could not be reversed.
 #pragma once
 
 #include "daemon/tools/provision/apply.h"
@@ -14,10 +14,10 @@ class Changes {
  public:
   using Call = std::function<int()>;  // a negative errno: failed
 
-  // Nothing is tried once a change failed. `back` reverses it when a later one fails; where that fails, too, `left` says what
-  // remains ("dax0.0 is disabled").
+  // Tries nothing once a change has failed. `back` reverses the change when a later change fails. When `back` fails, too, the
+  // error has `left`, the remaining effect ("dax0.0 is disabled").
   void attempt(const std::string& doing, const Call& change, const std::string& left = "", const Call& back = {});
-  // What the change that fails left behind itself.
+  // Notes an effect that the failed change itself left behind.
   void leave(const std::string& left);
 
   bool is_good() const { return error_.code == 0; }

@@ -1,4 +1,4 @@
-// The libraries' contexts, owned. A context remembers what it read, so each look and each change takes a fresh one.
+// The libraries' contexts, owned. A context caches the machine's state, so each look and each change takes a fresh context.
 #pragma once
 
 #include <cxl/libcxl.h>
@@ -32,7 +32,7 @@ inline CxlContext open_cxl() {
   return cxl_new(&context) == 0 ? CxlContext(context) : nullptr;
 }
 
-// The libraries return null for what the kernel does not say.
+// The libraries return null for facts that the kernel does not tell.
 inline std::string text_of(const char* text) { return text ? text : ""; }
 
 template <typename Visit>

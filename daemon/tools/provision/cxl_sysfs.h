@@ -1,5 +1,6 @@
-// Volatile CXL regions are made by libcxl from version 78 on. What older ones lack is this much, and the kernel's interface
-// for it does not change, so it is asked directly under every libcxl; the library does the rest, as for a persistent region.
+// libcxl makes volatile CXL regions from version 78 on. Older versions lack only these two calls. The kernel's interface for
+// them does not change, so this file asks the kernel directly under every libcxl. The library does the rest, as for a
+// persistent region.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -11,8 +12,9 @@ namespace maru::daemon::provision {
 // Whether the kernel makes volatile regions in that window ("decoder0.0"): Linux 6.3 and newer, where the window takes them.
 bool can_make_volatile_region(const std::string& window);
 
-// A volatile region without size and memory, which a context that is opened later knows; returns its name. Enters the kernel.
-// Errors: EOPNOTSUPP the kernel makes none, EBUSY somebody else made a region meanwhile, or what else the kernel says.
+// Makes a volatile region without size and memory, and returns its name. A context that is opened later knows it. Enters the
+// kernel. Errors: EOPNOTSUPP the kernel makes no such region, EBUSY another program made a region meanwhile, or the kernel's
+// own.
 Result<std::string> make_volatile_region(const std::string& window);
 
 // For a region that no library knows.

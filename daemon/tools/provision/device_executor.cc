@@ -10,8 +10,8 @@ StepResult left_as_well(Error error, const StepResult& unmade, const std::string
   return tl::unexpected<StepError>({std::move(error), name + " is left: " + unmade.error().text(), name});
 }
 
-// A device that somebody may get holds nothing of its memory's former users; one that cannot be cleared is not left. But one
-// that a marud has by now is: it is not taken from under a pool.
+// A new device must hold nothing of its memory's former users. So a device that cannot be cleared is removed, unless a marud
+// has opened it by now: no device is taken from under a pool.
 template <typename Unmake>
 StepResult not_cleared(Error error, Unmake unmake, const std::string& name) {
   if (error.code == EBUSY)
@@ -47,7 +47,7 @@ StepResult resize(const Step& step) {
   return resized;
 }
 
-// What was cut off may have been somebody else's since, so that the rest of a pool is none any more.
+// Another device may have had the cut-off memory since. So it is cleared, and a pool that lay there is no longer whole.
 StepResult resize_back(const Step& step) {
   const bool grows = step.bytes < step.before;
   auto back = resize_device(step.target, step.before, step.was_disabled && !grows);

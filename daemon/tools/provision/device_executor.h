@@ -1,6 +1,5 @@
-// The steps on the machine at hand, through libndctl, libdaxctl and libcxl. Each step reads the machine anew. Devices that are
-// there already are locked by whoever calls (guarded_executor.h), who lets go of them before a step; each is locked anew while
-// it is cleared.
+// The steps on this machine, through libndctl, libdaxctl and libcxl. Each step reads the machine anew. The caller
+// (guarded_executor.h) locks existing devices, and releases them before a step. Each device is locked anew while it is cleared.
 #pragma once
 
 #include "daemon/tools/provision/apply.h"
@@ -31,8 +30,8 @@ StepResult enable_device(const std::string& name);
 StepResult disable_device(const std::string& name);
 StepResult take_from_kernel(const std::string& name);
 StepResult give_to_kernel(const std::string& name, KernelUse use = KernelUse::kMovable);
-// Zeros in [from, to), under the lock that marud takes on the device; it is let go of before this returns, so that the device's
-// driver can be taken away (guarded_executor.h). EBUSY: a marud has the device.
+// Writes zeros to [from, to), under the lock that marud takes on the device. Releases it before it returns, so that the caller
+// can take away the device's driver (guarded_executor.h). EBUSY: a marud has the device.
 Result<void> clear_part_of_device(const std::string& name, uint64_t from, uint64_t to, uint64_t align);
 Result<void> clear_whole_device(const std::string& name);
 
@@ -42,9 +41,9 @@ StepResult make_cxl_region(const Step& step);
 StepResult remove_cxl_region(const std::string& name, bool takes_memory = false);
 
 // The DAX devices of a volatile CXL region. execute_cxl_device.cc
-// Waits for the one that the kernel makes of all of a new region, for half a minute at most, and has it in mode devdax.
+// Waits for the device that the kernel makes of a whole new region, for at most half a minute. Puts it into mode devdax.
 StepResult settle_cxl_device(const std::string& cxl_region);
-// Their names.
+// Returns their names.
 tl::expected<std::vector<std::string>, StepError> disable_cxl_devices(const std::string& cxl_region, bool takes_memory);
 
 }  // namespace maru::daemon::provision

@@ -48,7 +48,7 @@ cxl_decoder* free_decoder(cxl_memdev* memory) {
   return nullptr;
 }
 
-// Takes apart what there is of a region, from its end to its beginning. `settle` follows when it was enabled again after all.
+// Takes apart a region, complete or not, from its end to its beginning. `settle` follows when a reversal enables it again.
 void take_apart(cxl_region* region, Changes& changes, const Changes::Call& settle) {
   const std::string name = text_of(cxl_region_get_devname(region));
   const std::string doing = "take apart the CXL region " + name;

@@ -1,5 +1,5 @@
-// The DAX devices of a volatile CXL region. The kernel makes one of all of it as soon as the region is enabled, and gives it to
-// the driver kmem, as memory of its own, where that is loaded.
+// The DAX devices of a volatile CXL region. The kernel makes one device of the whole region when the region is enabled. If the
+// driver kmem is loaded, the kernel gives it the device and uses the memory itself.
 #include "daemon/tools/provision/changes.h"
 #include "daemon/tools/provision/contexts.h"
 #include "daemon/tools/provision/device_executor.h"

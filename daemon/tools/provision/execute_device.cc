@@ -35,7 +35,7 @@ daxctl_region* find_region(daxctl_ctx* context, const std::string& name) {
   return nullptr;
 }
 
-// How many empty devices are made to get the one of a certain name. A machine with more of them is not known.
+// The most empty devices that are made to get a device of a certain name. No known machine has more.
 constexpr int kNewDevicesMax = 256;
 
 // The devices without memory of a region, which have no driver either.
@@ -68,11 +68,11 @@ void drop_if_empty(const std::string& name) {
   if (open.device && daxctl_dev_get_size(open.device) == 0) daxctl_region_destroy_dev(open.region, open.device);
 }
 
-// The device without memory of a region: the kernel keeps one at times, otherwise it makes one. `wanted`: the one of that name,
-// if it can be had; "": any.
+// The device without memory of a region: the kernel keeps such a device at times, otherwise it makes a new device. `wanted`:
+// the wanted name, if it can be had; "": any.
 //
-// The kernel gives a new device the lowest free number, and keeps the first one of a region, empty. So new ones are made until
-// the wanted one is among them; the others go again.
+// The kernel gives a new device the lowest free number, and keeps the first device of a region, empty. So new devices are made
+// until the wanted name is among them; the others go again.
 Result<std::string> empty_device(const std::string& region_name, const std::string& wanted) {
   const auto before = empty_devices(region_name);
   if (!before) return tl::unexpected<Error>(before.error());
@@ -80,7 +80,7 @@ Result<std::string> empty_device(const std::string& region_name, const std::stri
   const auto is_found = [&] { return wanted.empty() ? !now->empty() : has(*now, wanted); };
   int wrong = 0;
   for (int tries = 0; tries < kNewDevicesMax && !is_found(); ++tries) {
-    if (!now->empty() && OpenDevice(wanted).device) break;  // somebody made one of that name meanwhile
+    if (!now->empty() && OpenDevice(wanted).device) break;  // another program made a device of that name meanwhile
     if (wrong = make_empty_device(region_name); wrong != 0) break;
     now = empty_devices(region_name);
     if (!now) return tl::unexpected<Error>(now.error());
@@ -93,7 +93,7 @@ Result<std::string> empty_device(const std::string& region_name, const std::stri
   return chosen;
 }
 
-// One change of a device, as the kernel shows it now: a context knows nothing of what another one changed.
+// Makes one change to a device in a fresh context: a context does not see the changes of other contexts.
 template <typename Change>
 int change(const std::string& name, Change how) {
   const OpenDevice open(name);

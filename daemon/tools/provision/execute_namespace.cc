@@ -44,13 +44,13 @@ int activate(const std::string& name) {
 
 using Rewrite = int (*)(ndctl_dimm*);
 
-// Rewrites the labels of all modules of a region while it is off; `back` is what was there.
+// Rewrites the labels of all modules of a region while it is off; `back` restores the earlier labels.
 StepResult rewrite_labels(const std::string& name, Rewrite rewrite, Rewrite back, const std::string& doing) {
   const NdctlContext context = open_ndctl();
   ndctl_region* region = context ? find_region(context.get(), name) : nullptr;
   if (!region) return absent(name);
   Changes changes;
-  // Whatever was forced, a file system that is mounted there stays.
+  // Even with --force, a mounted file system stays.
   ndctl_namespace* one;
   ndctl_namespace_foreach(region, one) if (ndctl_namespace_is_active(one)) {
     const std::string at = text_of(ndctl_namespace_get_devname(one));
@@ -159,7 +159,7 @@ StepResult make_namespace(const std::string& region_name, const std::string& lab
   // As far as the kernel knows this.
   if (changes.is_good()) ndctl_namespace_set_enforce_mode(seed, NDCTL_NS_MODE_DEVDAX);
   changes.attempt("describe" + of, [&] { return ndctl_dax_set_uuid(dax, dax_uuid); });
-  // What the kernel needs to know about each page lies in the namespace itself: a large one would fill the machine's memory.
+  // The kernel's notes about each page lie in the namespace itself: for a large namespace they would fill the machine's memory.
   changes.attempt("describe" + of, [&] { return ndctl_dax_set_location(dax, NDCTL_PFN_LOC_PMEM); });
   if (align != 0) changes.attempt("align" + of, [&] { return ndctl_dax_set_align(dax, align); });
   changes.attempt(

@@ -1,11 +1,11 @@
-// An executor that looks again before each step and each undoing: the devices that it is about are locked as marud locks them,
-// then the machine is read anew and compared with what the plan saw (recheck.h). A step about something that changed meanwhile
-// is not begun, so that a pool which somebody made or opened after the plan is not lost.
+// An executor that looks again before each step and each undoing. It locks the step's devices as marud locks them, reads the
+// machine anew, and compares it with the planned machine (recheck.h). If a part of the step changed meanwhile, the step does
+// not begin. So no pool is lost that was made or opened after the plan.
 //
-// The locks are let go of right before the step: it takes the driver from its devices, and Linux (seen in 6.1) starts a
-// character device anew when a driver takes it back, whoever has it open. A descriptor from before that drops the last
-// reference of the new one when it is closed; then nobody can open the device (ENXIO) until its driver was taken away once
-// more. So a process that opens a device after the look is not kept out: the kernel has no means for it.
+// It releases the locks right before the step, because the step takes the driver from its devices. Linux (seen in 6.1) starts a
+// character device anew when a driver takes it back, even while a process has it open. When such an old descriptor is closed,
+// it drops the last reference of the new device. Then no process can open the device (ENXIO) until its driver was taken away
+// once more. So this executor does not stop a process that opens a device after the look: the kernel has no means for it.
 #pragma once
 
 #include "daemon/tools/provision/apply.h"
@@ -17,10 +17,10 @@
 
 namespace maru::daemon::provision {
 
-// What it looks with.
+// The means of looking.
 struct Eyes {
   std::function<Result<Machine>()> read_machine;
-  // A descriptor that is not open: the device has no driver, or is the kernel's memory, and nobody can open it.
+  // Returns a closed descriptor for a device without a driver, or of the kernel's memory: no process can open such a device.
   std::function<Result<FileDescriptor>(const std::string& device)> lock_device;
 };
 

@@ -1,5 +1,5 @@
-// What this machine has, as the kernel says it: the facts that a plan is made from. Plain data, so that tests describe machines
-// that nobody has; inventory.cc reads a real one. Lists are in the kernel's order.
+// The memory of a machine, as the kernel describes it: the facts behind a plan. Plain data, so that tests can describe any
+// machine; inventory.cc reads a real machine. Lists are in the kernel's order.
 #pragma once
 
 #include "daemon/memory/dax_sysfs.h"
@@ -20,7 +20,7 @@ struct CxlMemory {
   uint64_t persistent_bytes = 0, volatile_bytes = 0;
   int numa_node = kNoNode;
   bool is_enabled = false;
-  std::string health;  // "ok", "unknown", or what is wrong
+  std::string health;  // "ok", "unknown", or the fault
 };
 
 // A window of physical addresses that the firmware gave to CXL ("decoder0.0"), where regions are made.
@@ -78,15 +78,15 @@ struct DaxRegion {
 
 struct DaxDeviceFacts {
   std::string name, region;
-  uint64_t start = 0;  // physical address; with `bytes`, what tells a device from one that has its name later
+  uint64_t start = 0;  // physical address; with `bytes`, it tells a device from a later device of its name
   uint64_t bytes = 0, align = 0;
   int numa_node = kNoNode;
   DaxMode mode = DaxMode::kDisabled;
   bool is_online = false;   // system-ram: the kernel uses some of it
-  bool is_movable = false;  // system-ram: only for what can be moved elsewhere
-  std::string holder;       // who has it open: "marud (process 812)"; empty: nobody
+  bool is_movable = false;  // system-ram: only for pages that the kernel can move elsewhere
+  std::string holder;       // the process that has it open: "marud (process 812)"; empty: none
   std::string pool;         // uuid of the pool that lies there
-  bool is_blank = true;     // devdax: its beginning could be read and is zeros; of others nobody can say
+  bool is_blank = true;     // devdax: its beginning could be read and is zeros; unknown in other modes
 };
 
 struct Machine {

@@ -1,4 +1,4 @@
-// marud-provision: lists the memory that pools can lie on, and makes of it what the configuration says. Run by root, by hand or
+// marud-provision: lists the memory that can hold pools, and arranges it as the configuration says. root runs it by hand, or
 // before marud starts; marud itself never changes a device's mode.
 #include "daemon/base/json_text.h"
 #include "daemon/config/config.h"
@@ -64,7 +64,7 @@ void print_help() {
       "2 the command line or the configuration is wrong.");
 }
 
-// Set where the command line is read: what goes wrong is said in JSON then, too.
+// Set when the command line is read, so that errors are in JSON, too.
 bool says_errors_in_json = false;
 
 std::string text_of(const nlohmann::json& json, int indent) { return json_text(json, indent); }
@@ -78,7 +78,7 @@ int complain(const std::string& text, int status = kExitRefused) {
   return status;
 }
 
-// Beside what the command says.
+// A remark beside the output of the command.
 void note(const std::string& text) {
   if (says_errors_in_json)
     std::fprintf(stderr, "%s\n", text_of({{"note", text}}, -1).c_str());
@@ -114,7 +114,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   }
   DeviceExecutor devices;
   GuardedExecutor executor(devices, machine, {read_machine, lock_device});
-  // What is there now has addresses that the plan could not know.
+  // Reads the machine again: new devices have addresses that the plan could not know.
   const auto write_down = [&](const ApplyOutcome& so_far) -> Result<void> {
     auto now = read_machine();
     if (!now) return tl::unexpected<Error>(now.error());
@@ -133,7 +133,7 @@ int follow(const Arguments& arguments, const Machine& machine, const Plan& plan,
   onlooker.why_stop = [&] { return signals.text(); };
   const ApplyOutcome outcome = apply(plan.steps, executor, onlooker);
   int status = outcome.is_complete ? kExitDone : kExitRefused;
-  wait_for_udev();  // until new devices are marud's, and those that are gone have no nodes
+  wait_for_udev();  // until new devices belong to marud's user, and removed devices have no nodes
   const auto written = write_down(outcome);
   if (!written) status = complain(written.error().text() + " (devices that were made are not known as ours)");
   json["outcome"] = outcome_json(outcome);
@@ -173,7 +173,7 @@ int run(const Arguments& arguments) {
     lock = std::move(*locked);
   }
   FaultGuard::install();
-  // At boot the kernel may still find what tables are about.
+  // At boot the kernel may still be finding the devices.
   if (arguments.command == "apply") wait_for_udev();
   auto machine = read_machine();
   if (!machine) return complain(machine.error().text());

@@ -46,7 +46,7 @@ Plan make_plan(const Machine& machine, const std::vector<Wish>& wishes, const st
     if (wish.kind == WishKind::kCxlRegion) plan_cxl_region(state, wish);
   for (const Wish& wish : wishes)
     if (wish.kind == WishKind::kNamespace) plan_namespace(state, wish);
-  // Those that name their device before those that take any that fits.
+  // Tables that name their device come before tables that take any device that fits.
   for (const Wish& wish : wishes)
     if (wish.kind == WishKind::kDevice && !wish.device.empty()) plan_device(state, wish);
   for (const Wish& wish : wishes)
@@ -103,13 +103,13 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
     take.kernel_use = use_of(device);
     plan.steps.push_back(take);
   };
-  // First what was made for a table; somebody else's namespace may have the same name.
+  // First the things that apply made for the table: a namespace of another program may have the same name.
   std::string gone;
   for (const Made& one : made) {
     if (one.wish != name) continue;
     if (one.kind == WishKind::kDevice) {
       const DaxDeviceFacts* device = find_named(machine.dax_devices, one.name);
-      if (!device || device->start != one.start) {  // another one may have that name by now
+      if (!device || device->start != one.start) {  // another device may have that name by now
         gone = one.name;
         continue;
       }
@@ -141,7 +141,7 @@ Plan plan_release(const Machine& machine, const std::string& name, const std::ve
   }
   for (const Namespace& one : machine.namespaces) {
     if (one.label != name) continue;
-    // Labels are whatever people wrote, and may be there twice.
+    // People write labels, so a label may be there twice.
     for (const Namespace& other : machine.namespaces)
       if (other.label == name && other.name != one.name)
         return refused(name, "found that name on " + one.name + " and on " + other.name +

@@ -1,4 +1,4 @@
-// CXL regions: what is found again by its memory.
+// CXL regions. A table finds its region again by the region's memory.
 #include "daemon/base/size_text.h"
 #include "daemon/tools/provision/plan_state.h"
 
@@ -7,7 +7,7 @@
 namespace maru::daemon::provision {
 namespace {
 
-constexpr uint64_t kCxlSizeAlign = 256u << 20;  // of windows and of what is made in them
+constexpr uint64_t kCxlSizeAlign = 256u << 20;  // of windows and of regions in them
 constexpr uint64_t kDaxAlign = 2u << 20;        // of devices in a volatile region
 
 void make_region(PlanState& state, const Wish& wish, CxlWindow& window, const std::vector<std::string>& memories,
@@ -86,7 +86,7 @@ void plan_cxl_region(PlanState& state, const Wish& wish) {
         if (memory.is_enabled && bytes_of(memory) != 0 && !region_of(memory.name)) memories.push_back(memory.name);
   }
   if (memories.empty()) {
-    // Nothing is free; what there is may be what was wanted, made before the record was lost.
+    // Nothing is free. An existing region may be the wanted region, made before the record was lost.
     for (const CxlRegion& region : state.machine.cxl_regions)
       if (region.is_persistent == wish.is_persistent) {
         settle_on(region);

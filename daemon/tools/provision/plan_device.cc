@@ -1,4 +1,4 @@
-// DAX devices: which one a table means, and what has to be done to it.
+// DAX devices: finds the device of a table, and the steps that it needs.
 #include "daemon/base/size_text.h"
 #include "daemon/tools/provision/plan_state.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 const char* place_key(const Wish& wish) { return wish.device.empty() ? "region" : "device"; }
 
-// Resizes and switches a device that is there until it is what the table wants.
+// Resizes and switches an existing device until it is as the table asks.
 void settle_device(PlanState& state, const Wish& wish, DaxDeviceFacts& device, DaxRegion* region) {
   if (!state.claimed.insert(device.name).second)
     return state.refuse(wish, place_key(wish),
@@ -41,7 +41,7 @@ void settle_device(PlanState& state, const Wish& wish, DaxDeviceFacts& device, D
                           "found " + size_text(region->free_bytes) + " free in " + region->name + ", expected " +
                               size_text(wish.bytes - device.bytes) + " more for " + device.name);
   }
-  // A device that only grows keeps its content; nobody may have it open.
+  // A device that only grows keeps its content; no process may have it open.
   const bool keeps_content = device.mode != DaxMode::kSystemRam && !wish.is_system_ram &&
                              (!resizes || (device.mode == DaxMode::kDevdax && wish.bytes >= device.bytes));
   DaxDeviceFacts judged = device;
@@ -87,12 +87,12 @@ void settle_device(PlanState& state, const Wish& wish, DaxDeviceFacts& device, D
   device.mode = wanted;
 }
 
-// The kernel tells addresses to root alone; whoever only looks at a plan goes by the name.
+// The kernel tells addresses to root alone. Other users find a device by its name.
 bool is_it(const Made& made, const DaxDeviceFacts& device) {
   return made.name == device.name && (made.start == device.start || device.start == 0);
 }
 
-// The device of a table that names a region: the one that apply made for it, else the first that fits and is nobody's.
+// The device of a table that names a region: the device that apply made for it, else the first free device that fits.
 DaxDeviceFacts* find_device(PlanState& state, const Wish& wish) {
   const auto is_there = [&](const Made& made) {
     const DaxDeviceFacts* device = find_named(state.machine.dax_devices, made.name);
@@ -109,14 +109,14 @@ DaxDeviceFacts* find_device(PlanState& state, const Wish& wish) {
     if (!region || !region->is_dynamic) continue;  // namespaces have their own kind
     if (std::find(wish.replace.begin(), wish.replace.end(), device.name) != wish.replace.end()) continue;
     if (wish.align != 0 && wish.align != device.align) continue;
-    // "all" is what is free; without anything free it is the device that has it.
+    // "all" means the free memory. When nothing is free, it means the device that has all of the region.
     if (wish.bytes != 0 ? wish.bytes == device.bytes : region->free_bytes == 0 && device.bytes == region->bytes)
       return &device;
   }
   return nullptr;
 }
 
-// Gives back what the table says may go. False: something is in the way.
+// Plans to remove the devices that the table names in `replace`. False: an obstacle.
 bool give_back(PlanState& state, const Wish& wish) {
   for (const std::string& name : wish.replace) {
     DaxDeviceFacts* device = find_named(state.machine.dax_devices, name);
@@ -160,7 +160,7 @@ void plan_device(PlanState& state, const Wish& wanted) {
   Wish wish = wanted;
   if (wish.region.starts_with(kCxlPrefix)) {
     const auto place = state.cxl_places.find(wish.region);
-    if (place == state.cxl_places.end()) return;  // what is wrong with that region was said
+    if (place == state.cxl_places.end()) return;  // the region's own problem was reported
     const auto& regions = state.machine.dax_regions;
     const auto region = std::find_if(regions.begin(), regions.end(),
                                      [&](const DaxRegion& one) { return one.cxl_region == place->second; });
@@ -178,7 +178,7 @@ void plan_device(PlanState& state, const Wish& wanted) {
     return settle_device(state, wish, *device, find_named(state.machine.dax_regions, device->region));
   }
   if (DaxDeviceFacts* device = find_device(state, wish)) {
-    // A pool that is there by now was made of what the device held.
+    // A pool that is there by now was made from the device's old content.
     const bool is_unfinished =
         device->pool.empty() && std::any_of(state.made.begin(), state.made.end(), [&](const Made& made) {
           return made.is_unfinished && is_it(made, *device);

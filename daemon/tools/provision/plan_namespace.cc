@@ -1,4 +1,4 @@
-// Namespaces: what is found again by its label.
+// Namespaces. A table finds its namespace again by the label.
 #include "daemon/base/size_text.h"
 #include "daemon/tools/provision/plan_state.h"
 
@@ -18,7 +18,7 @@ std::string unfit(const NvdimmRegion& region, bool force) {
   return "";
 }
 
-// A namespace of that label is there: is it the one that is wanted?
+// Checks a namespace with the right label: is it as the table asks?
 void check_namespace(PlanState& state, const Wish& wish, const Namespace& one) {
   const NvdimmRegion* region = find_named(state.machine.nvdimm_regions, one.region);
   if (one.mode != "devdax")
@@ -74,13 +74,13 @@ void plan_namespace(PlanState& state, const Wish& wanted) {
   Wish wish = wanted;
   if (wish.region.starts_with(kCxlPrefix)) {
     const auto place = state.cxl_places.find(wish.region);
-    if (place == state.cxl_places.end()) return;  // what is wrong with that region was said
+    if (place == state.cxl_places.end()) return;  // the region's own problem was reported
     wish.region = place->second;
   }
   for (const Namespace& one : state.machine.namespaces)
     if (one.label == wish.name) return check_namespace(state, wish, one);
 
-  // The first region that can give it; else what is wrong with each that was asked for.
+  // Takes the first region that has room; else reports the obstacle of each region that the table allows.
   std::string against, key = "region";
   for (NvdimmRegion& region : state.machine.nvdimm_regions) {
     if (!is_place(wish, region.name, region.numa_node)) continue;
@@ -115,7 +115,7 @@ void plan_namespace(PlanState& state, const Wish& wanted) {
       state.add(step);
       region.has_labels = true;
       region.free_bytes = region.free_extent_bytes = region.bytes;
-      // What the kernel shows of a region without labels is no namespace that anybody made.
+      // The kernel shows a whole region without labels as a namespace. No program made it.
       std::erase_if(state.machine.namespaces, [&](const Namespace& one) { return one.region == region.name; });
     }
     step.kind = Step::Kind::kMakeNamespace;

@@ -1,4 +1,4 @@
-// Inside the planner: the machine as it will be after the steps so far, who has claimed what, and where problems go.
+// The state of the planner: the machine after the steps so far, the claims of tables, and the problems.
 #pragma once
 
 #include "daemon/tools/provision/plan.h"
@@ -24,8 +24,8 @@ struct PlanState {
   }
   Step& add(Step step) { return plan.steps.emplace_back(std::move(step)); }
   void settle(const Wish& wish, const std::string& text) { plan.settled.push_back(wish.name + ": " + text); }
-  // The first of what was made for this table, of this kind, that `is_there` says is still there: of what somebody else took
-  // away the record does not know.
+  // The first thing of this kind that was made for this table and is still there, as `is_there` says. The record does not know
+  // of things that another program removed.
   template <typename IsThere>
   const Made* made_for(const std::string& wish, WishKind kind, IsThere is_there) const {
     for (const Made& one : made)
@@ -46,7 +46,7 @@ std::string reason_against(const DaxDeviceFacts& device, bool force);
 KernelUse use_of(const DaxDeviceFacts& device);
 
 void plan_cxl_region(PlanState& state, const Wish& wish);
-// After all devices: what a volatile region is when no table wants devices in it.
+// After all devices: makes one device of a volatile region in which no table wants devices.
 void plan_whole_cxl_device(PlanState& state, const Wish& wish);
 void plan_namespace(PlanState& state, const Wish& wish);
 void plan_device(PlanState& state, const Wish& wish);

@@ -1,4 +1,4 @@
-// What lies on DAX devices and who has them open, and making them blank.
+// Reads the content and the users of DAX devices, and clears devices.
 #include "daemon/memory/memory_trouble.h"
 #include "daemon/tools/provision/inventory.h"
 #include "libmaru/base/file_descriptor.h"
@@ -33,7 +33,7 @@ std::string uuid_text(const uint8_t* uuid) {
   return text;
 }
 
-// As far as marud looks for a label. What cannot be read may be anything.
+// Reads as far as marud looks for a label. A device that cannot be read counts as not blank.
 void look_at_content(DaxDeviceFacts& device) {
   device.is_blank = false;
   FileDescriptor fd(::open((kFolder + device.name).c_str(), O_RDONLY | O_CLOEXEC));
@@ -54,7 +54,7 @@ void look_at_content(DaxDeviceFacts& device) {
   if (is_header && header->magic == format::kMagic) device.pool = uuid_text(header->uuid);
 }
 
-// What a process has open or mapped in /dev/dax*, as names.
+// Collects the names of the /dev/dax* devices that a process has open or mapped.
 void collect_open(const std::string& process, std::map<std::string, std::string>& holders) {
   std::string names;
   const std::string folder = "/proc/" + process;
@@ -101,7 +101,7 @@ Result<FileDescriptor> lock_device(const std::string& name) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd.is_open() && (errno == ENXIO || errno == ENODEV || errno == ENOENT)) return fd;
   if (!fd.is_open()) return failure(errno, "open " + path + " to lock it");
-  struct flock range = {};  // every byte, with those of lanes: clients outlive a marud
+  struct flock range = {};  // every byte, with the lanes' bytes: clients outlive a marud
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
   if (::fcntl(fd.get(), F_OFD_SETLK, &range) == 0) return fd;

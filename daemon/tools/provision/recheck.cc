@@ -7,13 +7,13 @@ namespace maru::daemon::provision {
 namespace {
 
 using Names = std::vector<std::string>;
-using Facts = std::vector<std::pair<std::string, std::string>>;  // what of it, and how that is
+using Facts = std::vector<std::pair<std::string, std::string>>;  // the name of a fact, and its value
 
 void add(Names& names, const std::string& name) {
   if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
-// What a step is about.
+// The parts of the machine that a step concerns.
 struct Scope {
   Names devices, namespaces, nvdimm_regions, cxl_regions, cxl_memories;
 

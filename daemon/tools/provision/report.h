@@ -1,4 +1,4 @@
-// What marud-provision prints: tables for people, JSON for programs.
+// The output of marud-provision: tables for people, JSON for programs.
 #pragma once
 
 #include "daemon/tools/provision/apply.h"

@@ -3,8 +3,8 @@
 
 namespace maru::daemon::provision {
 
-// Returns when udev has handled what the kernel reported so far, or half a minute later: `udevadm settle`. Without udev, at
-// once; what it says when it gives up goes to standard error.
+// Returns when udev has handled the kernel's reports so far, or half a minute later: `udevadm settle`. Without udev, returns at
+// once. When `udevadm` gives up, its message goes to standard error.
 void wait_for_udev();
 
 }  // namespace maru::daemon::provision

@@ -15,7 +15,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  // One that came after the last look has had its effect: nothing is left to be stopped.
+  // Takes a signal that came after the last look: no step is left to stop.
   const timespec at_once = {};
   while (::sigtimedwait(&blocked_, nullptr, &at_once) > 0) {
   }

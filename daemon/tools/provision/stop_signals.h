@@ -1,9 +1,9 @@
-// SIGINT, SIGTERM and SIGHUP while a plan is followed: kept waiting instead of ending the process, so that what was begun is
-// undone between two steps. They are blocked and not caught: the kernel gives up taking memory offline, in a step or in its
-// undoing, as soon as a signal arrives.
+// SIGINT, SIGTERM and SIGHUP while a plan is followed. They wait until the end of a step, so that the finished steps can be
+// undone. They are blocked and not caught: the kernel gives up taking memory offline, in a step or in its undoing, as soon as a
+// signal arrives.
 //
-// Thread safety: one of them at a time in a process, from its making to its end, which puts back what was there before. Made
-// before other threads, which are born with the same signals blocked.
+// Thread safety: a process has at most one at a time. Its destructor restores the earlier mask. Make it before other threads,
+// so that they start with the same signals blocked.
 #pragma once
 
 #include <csignal>

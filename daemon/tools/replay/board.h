@@ -1,5 +1,5 @@
-// The board: memory that the replaying processes share with the one that started them. Each client writes its own part; the
-// starter reads all of them, for the progress while they run and for the report afterwards.
+// The board: memory that the replaying processes share with their starter. Each client writes its own part. The starter reads
+// all parts, for the progress during the replay and for the report afterwards.
 #pragma once
 
 #include "daemon/tools/replay/latency_histogram.h"
@@ -54,9 +54,9 @@ struct ClientBoard {
   Counter parent_gone;         // stores that met -ENOLINK and were tried again
   Counter parent_gone_twice;   // and given up
   Counter no_space_requests;   // requests whose missing blocks found no memory, and
-  Counter no_space_blocks;     // those blocks
+  Counter no_space_blocks;     // the number of these blocks
   Counter failed_stores;       // with another error, and
-  Counter failed_store_errno;  // the last one
+  Counter failed_store_errno;  // the last error
   Counter evicted_blocks;      // by requests of this client
   Counter rents;
   Counter search_fallbacks;
@@ -70,8 +70,8 @@ struct ClientBoard {
 };
 
 struct Board {
-  // The requests are handed out in the order of the trace, each to the client that is free first: a client that is held up
-  // must not fall behind the others by half a trace, which would be another trace.
+  // Requests go in the order of the trace, each to the first free client. So a client that is held up does not fall behind the
+  // others by half a trace, which would be another trace.
   std::atomic<uint64_t> next_request{0};
   std::array<ClientBoard, kClientsMax> clients;
 };

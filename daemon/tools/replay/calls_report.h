@@ -1,4 +1,4 @@
-// What maru-replay says of recorded calls.
+// The report of maru-replay on recorded calls.
 #pragma once
 
 #include "daemon/tools/replay/recorded_calls.h"

@@ -86,8 +86,8 @@ ClientProcesses::~ClientProcesses() {
 }
 
 bool ClientProcesses::wait_until_attached() {
-  // Each process writes one byte when it has attached. One that ends instead leaves the pipe open as long as others live, so
-  // the processes are looked at between the bytes.
+  // Each process writes one byte when it has attached. When a process ends instead, the pipe stays open as long as others live.
+  // So the loop checks the processes between the bytes.
   size_t attached = 0;
   while (attached < pids_.size()) {
     pollfd poll_entry{alive_.get(), POLLIN, 0};

@@ -15,7 +15,7 @@ class ClientProcesses {
   // Starts options.clients processes of this program with the same arguments; each finds the board at kBoardDescriptor.
   static Result<ClientProcesses> start(const Options& options, int argc, char** argv, int board_descriptor);
   ClientProcesses(ClientProcesses&&) = default;
-  // Kills and collects what is left.
+  // Kills the remaining processes and collects them.
   ~ClientProcesses();
 
   // Blocks until each process has attached or ended. False: at least one ended.

@@ -1,8 +1,8 @@
 // The yardstick for the hit ratio: an exact LRU of whole blocks, fed with the same requests one after the other.
 //
-// A request first counts how many of its leading blocks are present, then uses all of its blocks from the last to the
-// first, so that within a request the head ends up most recently used. Chains then lose their leaves first, as they do in
-// a pool, where a block with children cannot go.
+// A request first counts its leading blocks that are present. Then it uses all of its blocks from the last to the first, so
+// that the head ends up most recently used. Chains then lose their leaves first, as they do in a pool, where a block with
+// children cannot go.
 #pragma once
 
 #include "daemon/tools/trace/trace.h"

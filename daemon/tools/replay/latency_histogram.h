@@ -1,5 +1,5 @@
-// Latencies in buckets whose width is 1/32 of their value: percentiles are right to about 3 %, the largest is exact.
-// Lies in memory that another process reads while it is written: one writer, any number of readers.
+// Latencies in buckets whose width is 1/32 of their value: percentiles are right to about 3 %, the largest is exact. Another
+// process may read the memory during the writes: one writer, any number of readers.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class LatencyHistogram {
   static constexpr uint32_t kBuckets = (64 - kSubBits + 1) << kSubBits;
 
   void record(uint64_t ns) {
-    // A single writer: a load and a store do what a locked addition would.
+    // There is a single writer, so a load and a store suffice in place of a locked addition.
     raise(counts_[bucket_of(ns)]);
     raise(count_);
     if (ns > max_ns_.load(std::memory_order_relaxed)) max_ns_.store(ns, std::memory_order_relaxed);
@@ -24,7 +24,7 @@ class LatencyHistogram {
   uint64_t count() const { return count_.load(std::memory_order_relaxed); }
   uint64_t max_ns() const { return max_ns_.load(std::memory_order_relaxed); }
 
-  // Adds what another one holds. Its writer must have ended.
+  // Adds the counts of another histogram, whose writer must have ended.
   void add(const LatencyHistogram& other) {
     for (uint32_t i = 0; i < kBuckets; ++i)
       counts_[i].fetch_add(other.counts_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);

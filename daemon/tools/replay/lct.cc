@@ -26,7 +26,7 @@ constexpr std::string_view kPrefix = "lmcache.v1.distributed.storage_manager.Sto
 constexpr std::string_view kReserve = "reserve_write", kFinish = "finish_write", kPrefetch = "submit_prefetch_task",
                            kEnter = "read_prefetched_results.__enter__", kExit = "read_prefetched_results.__exit__",
                            kFinishRead = "finish_read_prefetched";
-constexpr std::string_view kModel = "maru";  // of keys that were written here
+constexpr std::string_view kModel = "maru";  // the model in keys that this program writes
 constexpr size_t kCallKeysMax = 1u << 20;    // of one call
 constexpr double kSecondsMax = 1e9;
 
@@ -69,7 +69,7 @@ uint64_t bytes_of_type(std::string_view dtype) {
   return 1;
 }
 
-// What the arguments of a call hold, wherever in them.
+// The keys and sizes in the arguments of a call, at any depth.
 struct Arguments {
   std::vector<RecordedKey> keys;
   uint64_t object_bytes = 0;  // of the first layout
@@ -351,7 +351,7 @@ void put_layout(MsgpackWriter& out, uint64_t bytes) {
   out.text("torch.uint8");
 }
 
-// What a match asks for: of schema 1 (LMCache 0.5.6) and of schema 2, which has memory tags in the place of skip_l2.
+// The request of a match, in schema 1 (LMCache 0.5.6) or schema 2, which has memory tags in place of skip_l2.
 void put_prefetch(MsgpackWriter& out, const RecordedCall& call, uint32_t schema) {
   out.map(schema == 1 ? 3 : 2);
   out.text("spec");

@@ -61,7 +61,7 @@ int replay(const Options& options, int argc, char** argv) {
   const uint32_t failed = clients->failed_count();
   if (failed != 0) print_client_errors(options, board);
 
-  // Nobody writes the board any more.
+  // All writers of the board have ended.
   const Report report(options, *trace, board);
   if (options.json)
     std::printf("%s\n", report.json().dump(2).c_str());

@@ -1,4 +1,4 @@
-// What the command line of maru-replay says.
+// The options of maru-replay.
 #pragma once
 
 #include "daemon/tools/replay/recorded_calls.h"

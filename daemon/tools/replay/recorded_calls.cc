@@ -69,7 +69,7 @@ class Actor {
  public:
   Actor(maru_client* client, uint64_t payload_bytes_max) : client_(client), payload_bytes_max_(payload_bytes_max) {}
 
-  // Returns what format::Record calls the result.
+  // Returns the result, as format::Record defines it.
   int play(const RecordedCall& call) {
     keys_.clear();
     for (const RecordedKey& key : call.keys) keys_.push_back(key_of(key));

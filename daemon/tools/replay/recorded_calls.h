@@ -1,8 +1,9 @@
 // Plays recorded calls against a pool: each thread of a recorded client is a thread with a client of its own.
 //
-// Orders: `time`: each call begins when it began, divided by the speed; `fast`: each thread goes as fast as it can;
-// `dependency`: likewise, but a call waits for the earlier calls that decide its result: the calls that changed one of
-// its keys, and, for a call that changes keys, those that asked for them. In this order equal pools give equal results.
+// Orders. `time`: each call begins at its recorded time, divided by the speed. `fast`: each thread goes as fast as it can.
+// `dependency`: likewise, but a call waits for the earlier calls that decide its result. These are the calls that changed one
+// of its keys. A call that changes keys also waits for the calls that asked for them. In this order equal pools give equal
+// results.
 //
 // A pin ends at once here, however long the recorded client held it. Allocations belong to the stores that follow.
 #pragma once
@@ -30,7 +31,7 @@ struct CallReport {
 
   struct OfOperation {
     uint64_t calls = 0, same = 0, keys = 0;
-    uint64_t recorded_found = 0, found = 0;    // keys; of stores: those that are there afterwards
+    uint64_t recorded_found = 0, found = 0;    // keys; of stores: keys that are present afterwards
     uint64_t errors = 0, recorded_errors = 0;  // other than an absent key
     LatencyHistogram latency;
   };

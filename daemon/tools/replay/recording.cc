@@ -21,7 +21,7 @@ constexpr uint64_t kAllKeysMax = 1ull << 28;
 
 bool is_store(Recorded operation) { return operation == Recorded::kStore || operation == Recorded::kStoreChain; }
 
-// What follows the header of a record, as long as the record has room for it.
+// Reads the rest of a record behind its header, within the record's length.
 bool read_body(std::span<const std::byte> body, const Record& record, RecordedCall& call) {
   const bool has_parent = (record.flags & Record::kParentKey) != 0, has_sizes = (record.flags & Record::kSizes) != 0;
   if (record.keys > kKeysMax) return false;
@@ -77,7 +77,7 @@ Result<void> Reader::read(const std::string& name) {
       blank += 8;
       continue;
     }
-    recordings_.torn_bytes += std::exchange(blank, 0);  // what is behind the last record is room
+    recordings_.torn_bytes += std::exchange(blank, 0);  // zeros behind the last record are room
     add(record, bytes_.subspan(at + sizeof(record), record.bytes - sizeof(record)));
     at += record.bytes;
   }

@@ -46,7 +46,7 @@ class Replayer {
   Replayer(Client& client, ClientBoard& board, const Options& options)
       : client_(client), board_(board), options_(options), payload_bytes_(options.payload_bytes) {}
 
-  // An error is one that no client should meet; what a full pool answers is counted and is not an error.
+  // An error is a result that no client should meet. The answers of a full pool are counted, and are not errors.
   Outcome<void> replay(const trace::Request& request) {
     name_blocks(request);
     const Ticket ticket = ask_tier();
@@ -57,7 +57,7 @@ class Replayer {
     board_.blocks.add(keys_.size());
     compute(keys_.size() - match->blocks());
     if (match->blocks() < keys_.size() && !store_missing(*match)) {
-      // The block that was to be the parent went between two stores. What is there now says where to go on, once.
+      // The block that was to be the parent went between two stores. A second match finds the place to go on, once.
       board_.parent_gone.add(1);
       match = match_prefix();
       if (!match) return Failed{match.error()};
@@ -72,7 +72,7 @@ class Replayer {
     return {};
   }
 
-  // Reads once more those of a request's blocks that are still there, this client's share of the distinct ones.
+  // Reads a request's blocks that are still present once more: this client's share of the distinct blocks.
   Outcome<void> check(const trace::Request& request, uint64_t share, uint64_t shares) {
     name_blocks(request);
     for (size_t i = 0; i < keys_.size(); ++i) {
@@ -101,7 +101,7 @@ class Replayer {
   };
   using Ticket = std::unique_ptr<maru_prefetch_ticket, ReleaseTicket>;
 
-  // Waits until the tier has loaded what the pool lacks. What it holds ends with the ticket.
+  // Waits until the tier has loaded the blocks that the pool lacks. The ticket holds them until it ends.
   Ticket ask_tier() {
     if (options_.tier_path.empty()) return {};
     std::vector<maru_key> wanted;
@@ -222,8 +222,8 @@ void wait_for_start() {
   }
 }
 
-// Until no other client stores any more: what is counted as still there must be there all at once. False: one of them hangs or
-// was killed.
+// Waits until no other client stores any more: blocks that count as still present must be present all at once. False: another
+// client hangs or was killed.
 bool wait_for_others(const Board& board, uint32_t clients, int timeout_ms) {
   const auto is_replaying = [&](uint32_t client) {
     const auto state = board.clients[client].state.load(std::memory_order_acquire);

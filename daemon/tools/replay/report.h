@@ -1,4 +1,4 @@
-// What the replay found out, for people and for machines.
+// The result of a replay, for people and for machines.
 #pragma once
 
 #include "daemon/tools/replay/board.h"
@@ -12,10 +12,10 @@
 namespace maru::replay {
 
 struct Report {
-  // Of a replay whose clients are gone. Options and trace must outlive it.
+  // `board` is the board of a replay whose clients are gone. Options and trace must outlive the report.
   Report(const Options& replay_options, const maru::trace::Trace& replayed, const Board& board);
 
-  // Also when nothing was wrong with a block, a client that failed makes a replay worthless.
+  // A client that failed makes a replay worthless, even if all bytes were right.
   bool is_clean(uint32_t clients_failed) const { return clients_failed == 0 && wrong_bytes == 0; }
 
   std::string text() const;

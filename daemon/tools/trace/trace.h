@@ -1,11 +1,11 @@
-// A trace of requests: which blocks each prompt consists of, in order, and when it came. Two published formats are read, both
-// with one JSON object a line:
+// A trace of requests: the blocks of each prompt, in order, and its time of arrival. Two published formats are read, both with
+// one JSON object a line:
 //
 //   Mooncake      timestamp (ms), input_length, output_length, hash_ids (512 tokens a block)
 //   Qwen-Bailian  chat_id, parent_chat_id, timestamp (s, with a fraction), input_length, output_length, type, turn,
 //                 hash_ids (16 tokens a block)
 //
-// A line with "chat_id" is of the second kind. Only "hash_ids" and "timestamp" are used.
+// A line with "chat_id" has the second format. Only "hash_ids" and "timestamp" are used.
 #pragma once
 
 #include "libmaru/base/result.h"
@@ -33,7 +33,7 @@ enum class Times : uint8_t {
   kRequired,  // it must be there in every line, and never fall
 };
 
-// requests_max 0: all. A line that is not such an object is an error that names the line, what was found and what is expected.
+// requests_max 0: all. For a bad line the error has the line's number, the found text and the expected text.
 Result<Trace> read_trace(const std::string& path, uint64_t requests_max, Times times = Times::kIgnored);
 
 }  // namespace maru::trace

@@ -1,4 +1,4 @@
-// The manifest of a namespace in a pool: the first process that attaches says what its blocks are, and the others must agree.
+// The manifest of a namespace in a pool. The first process that attaches describes the blocks, and the others must agree.
 // C++20, header only, for programs that include maru/blocks/manifest.hpp; it describes the bytes and the keys in the pool.
 #ifndef MARU_BLOCKS_ATTACHED_MANIFEST_HPP
 #define MARU_BLOCKS_ATTACHED_MANIFEST_HPP
@@ -13,15 +13,15 @@ inline namespace api_0 {
 // then; Manifest::salt_hash() keeps their names apart. Goes before its client. Movable; one thread at a time.
 class AttachedManifest {
  public:
-  // Holds the namespace when it has this manifest, stores both when the pool has no such namespace, and refuses otherwise; it
-  // reads no block of the namespace. `space` is printable ASCII of at most kNamespaceBytesMax bytes. Blocks as maru_store()
+  // Holds the namespace when it has this manifest. Stores both when the pool has no such namespace, and refuses otherwise.
+  // Reads no block of the namespace. `space` is printable ASCII of at most kNamespaceBytesMax bytes. Blocks as maru_store()
   // does. Errors: EEXIST the namespace has a manifest that differs, and the reason names the first field with both values;
-  // EBADMSG, EPROTONOSUPPORT what the pool has under these keys is damaged or of another version; those of
-  // Manifest::encode; others of maru_store_copy and maru_retrieve (EROFS a client that only reads finds no such namespace).
-  // After an error this holds no block, and takes back the manifest that it stored.
+  // EBADMSG the pool's bytes under these keys are damaged; EPROTONOSUPPORT they have another version; the errors of
+  // Manifest::encode, maru_store_copy and maru_retrieve (EROFS a client that only reads finds no such namespace). After an
+  // error this holds no block, and takes back the manifest that it stored.
   static Answer<AttachedManifest> attach(Client& client, std::string_view space, const Manifest& manifest,
                                          uint64_t tenant = 0);
-  // The manifest of a namespace. Errors: ENOENT there is none; those of attach.
+  // The manifest of a namespace. Errors: ENOENT there is none; the errors of attach.
   static Answer<Manifest> find(Client& client, std::string_view space, uint64_t tenant = 0);
   // The manifest of a fingerprint. Errors: likewise.
   static Answer<Manifest> find(Client& client, const ManifestFingerprint& fingerprint, uint64_t tenant = 0);
@@ -77,7 +77,7 @@ inline Answer<View> AttachedManifest::look(Client& client, const std::string& ke
 // The block under the key, stored if there was none. ret_new: the block, when this call stored it.
 inline Answer<View> AttachedManifest::store(Client& client, const std::string& key, uint64_t tenant,
                                             std::span<const std::byte> bytes, maru_block parent, maru_block& ret_new) {
-  // What was stored may be evicted before it is held. Each turn needs a pool that evicts its newest block.
+  // A stored block may be evicted before it is held. Each turn needs a pool that evicts its newest block.
   constexpr int kTries = 64;
   maru_store_options options = store_options();
   options.priority = UINT32_MAX;
@@ -93,7 +93,7 @@ inline Answer<View> AttachedManifest::store(Client& client, const std::string& k
   return blocks_detail::refuse(EAGAIN, "%.100s: the pool evicts it as soon as it is stored: make room", key.c_str());
 }
 
-// The namespace has the manifest `found`, and another one was expected.
+// Refuses a namespace that has the manifest `found` in place of `expected`.
 inline Refusal AttachedManifest::refuse_other(Client& client, const ManifestFingerprint& found,
                                               const Manifest& expected, uint64_t tenant) {
   using namespace blocks_detail;

@@ -1,9 +1,9 @@
-// Blocks for another process of the pool, as bytes: these lives of these blocks, their keys and lengths, and the manifest of
-// what they hold. C++20, header only; programs link maru, maru-tokens and maru-layout.
+// Passes blocks to another process of the pool, as bytes: the lives of the blocks, their keys and lengths, and the manifest of
+// their content. C++20, header only; programs link maru, maru-tokens and maru-layout.
 //
 //   export_blocks()   the bytes, which go to the other process by any way
-//   import_blocks()   immutable handles of exactly these lives, or what is wrong, by name
-//   BlockSet          what is in the bytes
+//   import_blocks()   immutable handles of exactly these lives, or a named error
+//   BlockSet          the content of the bytes
 //
 // A set holds nothing: the exporter keeps its handles until the importer has its own. All numbers are little-endian:
 //
@@ -14,7 +14,7 @@
 //   24   uuid of the pool, 16 bytes
 //   40   exporter, 16 random bytes; serial, tenant, number of blocks, 64 bits each
 //   80   each block: its life (maru_block), sequence hash, second hash, bytes, 64 bits each
-//   ...  the manifest; a checksum, 64 bits, as that of a manifest
+//   ...  the manifest; a checksum, 64 bits, computed as in a manifest
 #ifndef MARU_BLOCKS_BLOCK_SET_HPP
 #define MARU_BLOCKS_BLOCK_SET_HPP
 
@@ -40,7 +40,7 @@ enum class BlockSetFault : uint8_t {
   kOwnSet,         // this BlockPool exported the set: use the handles that it has
   kImported,       // this BlockPool has imported the set, and still has that import
   kGone,           // blocks of the set are gone; `gone` says which
-  kOther,          // `code` says what: EINVAL a field is out of range, or an errno of maru.h
+  kOther,          // `code`: EINVAL a field is out of range, or an errno of maru.h
 };
 
 struct BlockSetError {
@@ -48,7 +48,7 @@ struct BlockSetError {
   Refusal refusal;
   bool ok() const { return fault == BlockSetFault::kNone; }
   int code() const { return refusal.code; }                         // errno, positive
-  std::string_view message() const { return refusal.reason.text; }  // what was found, what was expected, what to do
+  std::string_view message() const { return refusal.reason.text; }  // the found value, the expected value, the remedy
 };
 
 // The content of the bytes.
@@ -67,10 +67,10 @@ struct BlockSet {
   Manifest manifest;
   std::vector<Block> blocks;
 
-  // Errors: EINVAL no block, or more than kBlockSetBlocksMax; those of Manifest::encode.
+  // Errors: EINVAL no block, or more than kBlockSetBlocksMax; the errors of Manifest::encode.
   Answer<std::vector<std::byte>> encode() const;
-  // Any bytes. Errors: those of encode; EBADMSG they are no block set, or are cut or damaged; EPROTONOSUPPORT they, or the
-  // manifest in them, have another version.
+  // Any bytes. Errors: of encode; EBADMSG they are no block set, or are cut or damaged; EPROTONOSUPPORT they, or the manifest
+  // in them, have another version.
   static Answer<BlockSet> decode(std::span<const std::byte> bytes);
 };
 
@@ -278,7 +278,7 @@ struct BlockSetAccess {
       return {
           BlockSetFault::kOther,
           refuse(-result, "errno %d of maru_retrieve_batch for %zu blocks: its comment says what to do", -result, n)};
-    // Another life under the key is not what the exporter has.
+    // A later life under the key is not the exporter's block.
     for (size_t i = 0; i < n; ++i)
       if (views[i].block != set.blocks[i].block || views[i].bytes != set.blocks[i].bytes) out.gone.push(size_t(i));
     if (!out.gone.empty()) {
@@ -330,8 +330,8 @@ inline Answer<std::vector<std::byte>> export_blocks(const BlockPool& pool, const
 }
 
 // Holds exactly the lives of the set, all or none; a pool with checksums verifies their bytes. `expected` is the manifest of
-// the blocks that this process can use; a set of another one is refused before any block is looked at. Any thread; neither
-// blocks nor asks marud. The errors stand in `error`, and nothing is pinned then.
+// the blocks that this process can use; a set with another manifest is refused before any block is looked at. Any thread;
+// neither blocks nor asks marud. The errors stand in `error`, and nothing is pinned then.
 inline ImportedBlocks import_blocks(const BlockPool& pool, const Manifest& expected, std::span<const std::byte> bytes) {
   return blocks_detail::BlockSetAccess::import(pool, expected, bytes);
 }

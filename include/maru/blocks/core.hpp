@@ -12,7 +12,7 @@
 namespace maru {
 inline namespace api_0 {
 
-// The fate of a block whose hash has a registered block already. Either way the caller gets the block that was there first.
+// The fate of a block when its hash has a registered block already. Either way the caller gets the block that was there first.
 enum class Duplicates : uint8_t {
   kReject,  // its pages are given back, and the handle is of the block that is there
   kAllow,   // its pages stay, private to the handle, until that goes; the handle holds the other block, too
@@ -25,10 +25,10 @@ struct BlockEvent {
   uint64_t tenant = 0;
 };
 
-// Hears what happens to the blocks that this BlockPool registered. For each life of a block on_register comes before on_remove,
-// whichever threads registered and removed it, and an on_remove never means a later life of its hash. Removals are those by
-// this pool, those by requests of its client (allocate), and what BlockPool::reconcile() finds. Calls come one at a time, from
-// any thread that uses the pool, and must not call it. The listener outlives the pool and all its handles.
+// Hears of registrations and removals of this BlockPool's blocks. For each life of a block on_register comes before on_remove,
+// in whatever threads they happen, and an on_remove never means a later life of its hash. Removals come from this pool, from
+// requests of its client (allocate), and from BlockPool::reconcile(). Calls come one at a time, from any thread that uses the
+// pool, and must not call it. The listener outlives the pool and all its handles.
 class BlockListener {
  public:
   virtual void on_register(const BlockEvent& event) noexcept = 0;
@@ -59,7 +59,7 @@ class Listened {
  public:
   explicit Listened(BlockListener& listener) : listener_(listener) {}
 
-  // Whoever changes the pool and tells the listener of it holds this from before the change until after the call.
+  // A thread that changes the pool and tells the listener holds this lock from before the change until after the call.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
   void registered(const BlockEvent& event) {
@@ -68,7 +68,7 @@ class Listened {
     lives_.insert_or_assign(event.hash, event);
     listener_.on_register(event);
   }
-  // Only the life that the listener knows; another one under this hash is not meant.
+  // Only the life that the listener knows; a later life under this hash stays.
   void removed(const BlockHash& hash, maru_block block) {
     const auto found = lives_.find(hash);
     if (found == lives_.end() || found->second.block != block) return;
@@ -108,14 +108,14 @@ class Listened {
   std::unordered_map<BlockHash, BlockEvent, HashOf> lives_;
 };
 
-// Names a block set: who exported it, and which of theirs it is.
+// Names a block set: its exporter, and its number there.
 struct BlockSetId {
   uint64_t exporter[2] = {};  // random
   uint64_t serial = 0;
   friend bool operator==(const BlockSetId&, const BlockSetId&) = default;
 };
 
-// What block_set.hpp keeps of a pool.
+// The block sets of a pool, for block_set.hpp.
 struct BlockSets {
   std::mutex mutex;  // of all here
   BlockSetId last;   // exported; serial 0: none so far
@@ -161,7 +161,7 @@ class CoreRef {
   ~CoreRef() {
     if (core_) drop(core_, 1);
   }
-  // For those who end many references at once: this one counts on, and drop() ends it.
+  // For a caller that ends many references at once: this reference counts on, and drop() ends it.
   void forget() { core_ = nullptr; }
   static void drop(Core* core, uint32_t count) {
     if (core->references.fetch_sub(count, std::memory_order_acq_rel) == count) delete core;
@@ -257,7 +257,7 @@ class Array {
 
 }  // namespace blocks_detail
 
-// What calls on several blocks take and return: move-only, in the order of the call.
+// The lists that calls on several blocks take and return: move-only, in the order of the call.
 template <typename T>
 using BlockList = blocks_detail::Array<T>;
 

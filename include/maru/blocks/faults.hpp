@@ -1,4 +1,4 @@
-// What can go wrong in the life of a block: part of maru/blocks.hpp, which programs include.
+// The errors in the life of a block: part of maru/blocks.hpp, which programs include.
 #ifndef MARU_BLOCKS_FAULTS_HPP
 #define MARU_BLOCKS_FAULTS_HPP
 
@@ -29,7 +29,7 @@ enum class BlockFault : uint8_t {
   kGone,                // this life of the block is over
   kHasChildren,         // unregister of a block that others continue
   kBadOptions,          // BlockPool::create, or another argument that is impossible
-  kOther,               // `code` says what maru.h says
+  kOther,               // `code` is an errno of maru.h
 };
 
 // Text in place: an error needs no memory.
@@ -44,7 +44,7 @@ struct BlockError {
   uint64_t found = 0;     // tokens, blocks or bytes, as the fault has it
   uint64_t expected = 0;  // the same unit
 
-  // A sentence with the state or number found, the one expected, and the remedy.
+  // A sentence with the found state or number, the expected value, and the remedy.
   BlockMessage message() const {
     BlockMessage out;
     const auto say = [&](const char* format, auto... values) {
@@ -153,7 +153,7 @@ inline BlockError fault(BlockFault which, int code, uint64_t found = 0, uint64_t
   return {which, code, found, expected};
 }
 inline BlockError moved() { return fault(BlockFault::kMoved, EINVAL); }
-// `result`: what maru.h returned, negative.
+// `result`: the negative result of a call of maru.h.
 inline BlockError failed(int result) { return fault(BlockFault::kOther, -result); }
 
 }  // namespace blocks_detail

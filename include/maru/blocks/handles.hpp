@@ -64,7 +64,7 @@ class MutableBlock {
     tokens_[count_++] = token;
     return {};
   }
-  // Adds what fits, and returns the rest, a part of `tokens`: for the next block. Errors: kMoved, kNotPartial.
+  // Adds the tokens that fit, and returns the rest, a part of `tokens`: for the next block. Errors: kMoved, kNotPartial.
   BlockOutcome<std::span<const uint32_t>> add_tokens(std::span<const uint32_t> tokens) {
     if (const BlockError error = not_partial(); error.fault != BlockFault::kNone) return error;
     const size_t fits = std::min<size_t>(tokens.size(), core_->options.page_size - count_);

@@ -11,9 +11,9 @@
 namespace maru {
 inline namespace api_0 {
 
-// What names a block, and with it all tokens before: Dynamo's sequence hash, bit for bit, and a second hash of the same tokens.
-// Two prompts whose sequence hashes collide differ in the second one, so the wrong block is a miss and never a hit. An array of
-// BlockHash is an array of keys.
+// The name of a block, and with it of all tokens before: Dynamo's sequence hash, bit for bit, and a second hash of the same
+// tokens. Two prompts may collide in the sequence hash; then the second hash differs, so the wrong block is a miss and never a
+// hit. An array of BlockHash is an array of keys.
 struct BlockHash {
   uint64_t sequence = 0;
   uint64_t check = 0;  // 0 in pools with BlockPoolOptions::sequence_hash_only
@@ -28,12 +28,12 @@ struct TokenBlock {
   uint64_t block_hash = 0;  // Dynamo's hash of these tokens alone
   uint64_t salt_hash = 0;
   std::optional<BlockHash> parent;   // nothing at the begin of a sequence
-  std::span<const uint32_t> tokens;  // the caller's, or those of the handle that it came from
+  std::span<const uint32_t> tokens;  // of the caller, or of the handle that it came from
 };
 
 namespace blocks_detail {
 
-// Makes the second hash independent of the first one.
+// Makes the second hash independent of the first.
 inline constexpr uint64_t kCheckSalt = 0x6d61'7275'2d63'6865;
 
 }  // namespace blocks_detail
@@ -70,7 +70,7 @@ inline BlockOutcome<size_t> hash_tokens(uint64_t salt_hash, uint32_t page_size, 
   return count;
 }
 
-// The same for one block: errors: kSizeMismatch tokens.size() is not page_size; those of hash_tokens.
+// The same for one block. Errors: kSizeMismatch tokens.size() is not page_size; the errors of hash_tokens.
 inline BlockOutcome<TokenBlock> make_token_block(uint64_t salt_hash, uint32_t page_size,
                                                  std::span<const uint32_t> tokens,
                                                  const std::optional<BlockHash>& parent = std::nullopt) {

@@ -1,7 +1,7 @@
-// What a set of blocks was computed with, so that no engine reads the blocks of another model, dtype or layout. C++20, header
-// only. Programs include this file beside maru/blocks.hpp, and link maru, maru-tokens and maru-layout.
+// Describes how a set of blocks was computed, so that no engine reads the blocks of another model, dtype or layout. C++20,
+// header only. Programs include this file beside maru/blocks.hpp, and link maru, maru-tokens and maru-layout.
 //
-// maru/blocks/attached_manifest.hpp puts it into a pool and compares it with the one that is there.
+// maru/blocks/attached_manifest.hpp stores it in a pool, and compares it with the stored manifest.
 //
 // The canonical bytes of a manifest, all numbers little-endian:
 //
@@ -94,7 +94,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Gives what there is, and zeros behind the end.
+// Reads a value, with zeros for bytes behind the end.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -178,7 +178,7 @@ struct Manifest {
   std::string framework_version;  // "0.11.0"
   std::string model;              // "meta-llama/Llama-3.1-8B"
   std::string revision;           // of the model's weights
-  std::string dtype;              // of the model's arithmetic; that of the elements is in the layout
+  std::string dtype;              // of the model's arithmetic; the layout has the elements' dtype
   std::string quantisation;       // of weights and cache
   std::string lora;               // name and revision of the adapter
   Layout layout;                  // of one block, for this rank; the number of blocks does not count
@@ -188,17 +188,17 @@ struct Manifest {
   uint32_t pipeline_rank = 0;
   uint32_t page_size = 0;  // tokens of the engine's pages, at least 1
 
-  // Errors: EINVAL a field is out of range; those of maru_layout_measure. The reason names the field.
+  // Errors: EINVAL a field is out of range; the errors of maru_layout_measure. The reason names the field.
   Answer<std::vector<std::byte>> encode() const;
-  // Any bytes. Errors: those of encode; EBADMSG they are no manifest, or are cut, damaged or not canonical; EPROTONOSUPPORT
-  // they have another version.
+  // Any bytes. Errors: of encode; EBADMSG they are no manifest, or are cut, damaged or not canonical; EPROTONOSUPPORT they have
+  // another version.
   static Answer<Manifest> decode(std::span<const std::byte> bytes);
   // Of the canonical bytes. Its first 8 bytes make a good salt_hash of init_sequence(): then blocks of another manifest have
   // other names.
   Answer<ManifestFingerprint> fingerprint() const;
   Answer<uint64_t> salt_hash() const;
-  // EEXIST: this one differs from the manifest that the caller expects. The reason has the first such field and both values.
-  // Errors: those of encode.
+  // EEXIST: this manifest differs from the manifest that the caller expects. The reason has the first differing field and both
+  // values. Errors: of encode.
   Answer<void> expect(const Manifest& expected) const;
 
  private:
@@ -292,7 +292,7 @@ inline Answer<Manifest> Manifest::decode(std::span<const std::byte> bytes) {
                     length);
     (manifest.*text.member).assign(reinterpret_cast<const char*>(found.data()), found.size());
   }
-  // A manifest has one form. What is left in another one is behind the texts, in the padding or in a reserved field.
+  // A manifest has one form. Other bytes can only lie behind the texts, in the padding or in a reserved field.
   Answer<std::vector<std::byte>> again = manifest.encode();
   if (!again) return refuse(again.error(), "%s", again.reason().data());
   if (again->size() != bytes.size() || std::memcmp(again->data(), bytes.data(), bytes.size()) != 0)

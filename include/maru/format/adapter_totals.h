@@ -23,12 +23,12 @@ inline constexpr const char* kAdapterTotalsSuffix = ".totals";
 
 enum AdapterTotal : uint32_t {
   // since the register was made
-  kAdapterAcquiresHot,  // by what was resident when the adapter was asked for
+  kAdapterAcquiresHot,  // by the form that was resident at the request
   kAdapterAcquiresWarm,
   kAdapterAcquiresCold,
   kAdapterLoads,  // forms made from a file or from a tier
   kAdapterLoadedBytes,
-  kAdapterTierLoads,  // of the loads, those that a tier had
+  kAdapterTierLoads,  // of the loads, forms that a tier had
   kAdapterPromotions,
   kAdapterDemotions,
   kAdapterEvicted,   // forms that marud had taken when they were wanted

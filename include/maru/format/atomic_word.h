@@ -65,8 +65,8 @@ struct AtomicWord {
   T exchange_seq_cst(T value) { return __atomic_exchange_n(&raw, value, __ATOMIC_SEQ_CST); }
   T fetch_add_relaxed(T value) { return __atomic_fetch_add(&raw, value, __ATOMIC_RELAXED); }
   T fetch_add_seq_cst(T value) { return __atomic_fetch_add(&raw, value, __ATOMIC_SEQ_CST); }
-  // Each cas_* stores `desired` if the word equals `expected` and returns true; otherwise it puts what it found into
-  // `expected` and returns false. All are strong: false means another value was there.
+  // Each cas_* stores `desired` if the word equals `expected` and returns true. Otherwise it puts the word into `expected` and
+  // returns false. All are strong: false means that the word had another value.
   bool cas_relaxed(T& expected, T desired) {
     return __atomic_compare_exchange_n(&raw, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }

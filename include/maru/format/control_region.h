@@ -1,7 +1,7 @@
 // The control region: the bookkeeping of a pool, as it lies in memory that several processes share.
 //
-// This header is the specification of the layout; docs/format.md has the steps of the operations, a worked example and
-// what a death between two steps leaves behind. Nothing here is a pointer: everything is an index or an offset from the
+// This header is the specification of the layout. docs/format.md has the steps of the operations, a worked example, and the
+// state that a death between two steps leaves behind. Nothing here is a pointer: everything is an index or an offset from the
 // start of the region. All integers are little-endian.
 //
 //   +--------------------+ 0
@@ -25,9 +25,9 @@
 //   | pages of regions   |
 //   +--------------------+ pool_bytes
 //
-// Who writes what (marud is the daemon; everything is readable by every client of the pool):
+// The writers of each part (marud is the daemon; every client of the pool can read everything):
 //
-//   header, nobody after formatting · hosts, regions, lane identities, policy, tenants: marud · blocks, details, keys,
+//   header: none after formatting · hosts, regions, lane identities, policy, tenants: marud · blocks, details, keys,
 //   registry, overflow: publishers, deleters and evictors, by the rules of the page word · a lane: its client, and marud
 //   after proof that the client is dead
 #pragma once
@@ -43,9 +43,9 @@ namespace maru::format {
 
 inline constexpr uint64_t kMagic = 0x314c54435552414d;  // "MARUCTL1" when read as bytes
 inline constexpr uint32_t kVersionMajor = 1;            // another major version is another layout: refused
-inline constexpr uint32_t kVersionMinor = 2;  // a newer minor version only adds what an older reader may ignore
+inline constexpr uint32_t kVersionMinor = 2;  // a newer minor version only adds parts that an older reader may ignore
 
-// Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible one must be refused.
+// Flags of the header. An unknown compatible flag may be ignored; an unknown incompatible flag must be refused.
 inline constexpr uint64_t kIncompatShared = 1u << 0;   // several hosts, each with a marud of its own; publishers flush
 inline constexpr uint64_t kIncompatDurable = 1u << 1;  // one host, and publishers flush: the memory outlives its power
 // With kCompatChecksums: a block's checksum covers its key, length, parent and metadata as well (docs/format.md, "Keys").
@@ -56,8 +56,8 @@ inline constexpr uint64_t kIncompatFlushed = kIncompatShared | kIncompatDurable;
 inline constexpr uint64_t kIncompatKnown = kIncompatFlushed | kIncompatBoundChecksums | kIncompatMetadata;
 inline constexpr uint64_t kCompatChecksums = 1u << 0;  // blocks carry a payload checksum and readers verify it
 
-// The keyed hash, by name, so that another implementation knows what to build (docs/format.md, "Keys"). 1 was the same with
-// chain terms of permuted digests; no release wrote it.
+// The keyed hash, by name, so that another implementation can build it (docs/format.md, "Keys"). 1 was the same with chain
+// terms of permuted digests; no release wrote it.
 inline constexpr uint32_t kHashFeistel3Siphash24 = 2;
 
 enum Section : uint32_t {
@@ -81,8 +81,8 @@ struct SectionRecord {
   uint64_t bytes;   // without the padding to the next section
 };
 
-// What the pool was formatted with. Everything else in the header follows from it: a header is valid if and only if
-// planning a layout from this record gives exactly the sections that the header names.
+// The numbers with which the pool was formatted. Everything else in the header follows from them: a header is valid if and only
+// if planning a layout from this record gives exactly the sections that the header names.
 struct Parameters {
   uint64_t pool_bytes;    // control region and pages
   uint64_t page_bytes;    // power of two
@@ -126,8 +126,8 @@ static_assert(sizeof(Header) == 4096);
 static_assert(offsetof(Header, checksum) == 4088);
 static_assert(std::has_unique_object_representations_v<Header>);
 
-// {page, generation} of one life of one page; 0 is "none". The generation changes whenever the page is freed, so a
-// reference to an earlier life never matches a later one.
+// {page, generation} of one life of one page; 0 is "none". The generation changes whenever the page is freed, so a reference to
+// an earlier life never matches a later life.
 struct PageRef {
   uint64_t bits = 0;  // (page + 1) << 32 | generation
 
@@ -155,7 +155,7 @@ enum class PageState : uint8_t {
 inline constexpr uint32_t kPageStateCount = 9;
 inline constexpr uint32_t kRecountFlag = 1u << 27;
 
-// One line per page: what a lookup, a pin and a prefix search need. Fields after the word are written while the page is
+// One line per page, for lookups, pins and prefix searches. Fields after the word are written while the page is
 // RESERVED by the lane that holds it and do not change until the page is freed.
 struct alignas(64) BlockLine {
   AtomicU64 word;       // the page word
@@ -182,19 +182,19 @@ constexpr uint64_t metadata_offset(uint64_t payload_bytes) {
 static_assert(limits::kPoolBytesMax < uint64_t{1} << kPayloadBits);
 static_assert(limits::kMetadataBytesMax < 1u << (64 - kPayloadBits));
 
-// The second line of a page: what listings, policies and verification need.
+// The second line of a page, for listings, policies and verification.
 struct alignas(64) DetailLine {
-  AtomicU64 key;       // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
-  AtomicU64 tenant;    // keyed hash of the tenant's name, 0 for none
-  AtomicU64 kind;      // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;  // of the payload, or of it, metadata and block (kIncompatBoundChecksums); 0 if the pool has none
+  AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
+  AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
+  AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
+  AtomicU64 checksum;   // of the payload, or of payload, metadata and block (kIncompatBoundChecksums); 0 without
   AtomicU64 stored_ms;  // Unix milliseconds when it was stored
   AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];
 };
 static_assert(sizeof(DetailLine) == 64);
 
-// A registry bucket is two lines. The header word decides what is visible; every change of it is a CAS that raises its
+// A registry bucket is two lines. The header word decides which slots are visible. Every change of it is a CAS that raises its
 // version, so all operations on one key meet in one word.
 //   header: version:49 | overflow:1 | valid:14 (bit i: slot i of this bucket; bit 7 + i: slot i of its overflow bucket)
 struct alignas(64) BucketTags {
@@ -217,12 +217,12 @@ inline constexpr uint64_t kHeaderVersionOne = 1ull << 15;
 
 // -- sections that marud writes ---------------------------------------------------------------------------------------
 
-// In a pool that is not shared there is one host, 0, and its claim is 0. Else docs/format.md, "Hosts": who may change what.
+// In a pool that is not shared there is one host, 0, and its claim is 0. docs/format.md, "Hosts", lists the writers of a claim.
 enum class HostState : uint8_t { kFree = 0, kLive = 1, kSuspect = 2, kDead = 3, kAttaching = 4 };
 
 struct alignas(64) HostRecord {
   // line 0: its marud's
-  AtomicU64 boot_id_lo;  // of the host that runs this marud; 0, 0: unused record
+  AtomicU64 boot_id_lo;  // of the host of this marud; 0, 0: unused record
   AtomicU64 boot_id_hi;
   AtomicU64 epoch;         // raised by every start of marud; clients compare it to notice a restart
   AtomicU64 heartbeat_ms;  // Unix milliseconds, several times a second while a shared pool is served
@@ -252,8 +252,8 @@ struct RegionRecord {
 };
 static_assert(sizeof(RegionRecord) == 32);
 
-// The lane identities section begins with kLanesMax bits, one per lane that a client may be using. A set bit is written
-// before the lane is handed out and cleared after the lane was reclaimed; whoever looks for pins reads these lanes.
+// The lane identities section begins with kLanesMax bits, one per lane that a client may be using. A set bit is written before
+// the lane is handed out and cleared after the lane was reclaimed. Every search for pins reads the lanes with set bits.
 struct alignas(64) LaneBitmap {
   AtomicU64 words[limits::kLanesMax / 64];
 };
@@ -295,7 +295,7 @@ static_assert(sizeof(PolicyEntry) == 32);
 // The tenants section: TenantRules, then the records, then for each lane and each of its accounts one word, the credit granted
 // to it: the bytes, counted since the lane was given out, up to which it may charge where TenantRecord::flags asks for credit.
 // A record lies at one of the kTenantProbes places from id % tenants on, wrapping around.
-inline constexpr uint64_t kRulesLimited = 1u << 0;  // some tenant needs credit; 0: nobody has to look further
+inline constexpr uint64_t kRulesLimited = 1u << 0;  // some tenant needs credit; 0: clients need not look further
 inline constexpr uint64_t kRulesUnlistedNeedCredit = 1u << 1;  // so do tenants without a record
 inline constexpr uint64_t kRulesMissed = 1u << 2;  // bytes were counted without their tenant since marud counted
 struct alignas(64) TenantRules {
@@ -313,10 +313,10 @@ struct alignas(64) TenantRecord {
   AtomicU64 soft_bytes;  // that apply to it; 0: no limit
   AtomicU64 hard_bytes;  // 0: no limit
   AtomicU64 used_bytes;  // when marud last looked
-  AtomicU64 balance;  // two's complement: what is to be added to the sum of the lanes' accounts to get the bytes in use
+  AtomicU64 balance;     // two's complement: add it to the sum of the lanes' accounts to get the bytes in use
   AtomicU64 flags;
   AtomicU64 reserved;
-  AtomicU64 name_bytes;  // 0: nobody has told marud the name
+  AtomicU64 name_bytes;  // 0: marud does not know the name
   AtomicU64 name[8];     // kTenantNameMax bytes
 };
 static_assert(sizeof(TenantRecord) == 128);
@@ -354,8 +354,8 @@ struct alignas(64) LaneHeader {
   AtomicU64 reserved[3];
   // line 1
   AtomicU64 parent_intent[limits::kParentIntents];  // PageRef of a parent whose count is being lowered
-  // lines 2 to 5: a counter is the sum of its two words. The first is written by one thread of the client alone, so that
-  // counting costs it a plain store; the second by all other threads.
+  // lines 2 to 5: a counter is the sum of its two words. One thread of the client alone writes the first word, so that counting
+  // costs it a plain store; all other threads write the second.
   AtomicU64 own_counters[kLaneCounterCount];
   AtomicU64 counters[kLaneCounterCount];
 
@@ -366,18 +366,18 @@ struct alignas(64) LaneHeader {
 static_assert(sizeof(LaneHeader) == 384);
 static_assert(kLaneCounterCount == 16);
 
-// What a lane has stored and freed for one tenant: totals since the lane was given out. A tenant's account is the first of its
-// lane that names it, from place 1 + tenant % (accounts - 1) on, wrapping around without place 0; an account never changes
-// hands while the lane lives. Account 0 names nobody: it is for tenants that found no place.
+// The bytes that a lane has stored and freed for one tenant: totals since the lane was given out. A tenant's account is the
+// first account of its lane that names it, from place 1 + tenant % (accounts - 1) on, wrapping around without place 0. An
+// account never changes hands while the lane lives. Account 0 names no tenant: it is for tenants that found no place.
 struct alignas(32) LaneAccount {
   AtomicU64 tenant;     // 0: unused
-  AtomicU64 in_flight;  // frees:32 (upper) | stores:32, those that are between their first and their last step now
+  AtomicU64 in_flight;  // frees:32 (upper) | stores:32: operations between their first and last step
   AtomicU64 charged;    // bytes of whole pages: raised before a block is SEALED
   AtomicU64 returned;   // raised after its pages became FREE, or after a store came to nothing
 };
 static_assert(sizeof(LaneAccount) == 32);
 
-// Accounts of a lane, account 0 included: room for each tenant that has a record, while that is not too much.
+// Accounts of a lane, with account 0: room for each tenant that has a record, while that is not too much.
 constexpr uint32_t account_slots(uint32_t tenants) {
   uint32_t slots = limits::kAccountSlotsMin;
   while (slots <= tenants && slots < limits::kAccountSlotsMax) slots *= 2;
@@ -386,8 +386,8 @@ constexpr uint32_t account_slots(uint32_t tenants) {
 
 // A lane: LaneHeader, 2 * pins_max pin slots in sets of 8, pins_max / 4 overflow slots, touch_entries touch words, then on a
 // boundary of 64 bytes the LaneAccounts.
-// A pin slot is a PageRef or 0. A touch is (page + 1) << 32 | lap << 31 | tick: entry n of the lane (counted from 0) lies at
-// n % touch_entries and has lap = (n / touch_entries + 1) % 2, so that the reader knows an entry that is counted but not yet
-// written; the tick is the low 31 bits of the milliseconds since Header::created_unix_ms.
+// A pin slot is a PageRef or 0. A touch is (page + 1) << 32 | lap << 31 | tick. Entry n of the lane (counted from 0) lies at n
+// % touch_entries and has lap = (n / touch_entries + 1) % 2. So the reader detects an entry that is counted but not yet
+// written. The tick is the low 31 bits of the milliseconds since Header::created_unix_ms.
 
 }  // namespace maru::format

@@ -1,8 +1,8 @@
 // The feed of a pool: a ring of events that marud writes and followers read, and a table of the blocks that the events have
 // told of. docs/events.md, "The feed", says how both are used.
 //
-// It lies in memory of its own, a memfd that is sealed against every writer but marud (F_SEAL_FUTURE_WRITE), and exists while
-// somebody follows. A follower believes nothing that it reads here without a check, as with the control region.
+// It lies in memory of its own, a memfd that is sealed against every writer but marud (F_SEAL_FUTURE_WRITE). It exists while a
+// program follows. A follower believes nothing that it reads here without a check, as with the control region.
 //
 //   FeedHeader | ring of 64-bit words | table: a word of 32 bits for each page
 //
@@ -41,12 +41,12 @@ struct alignas(64) FeedHeader {
   // line 2: with each publication. While `sequence_begun` and `sequence` differ, one is under way
   AtomicU64 sequence_begun;  // written before `published`
   AtomicU64 published;       // bytes of records ever written, whole ones
-  AtomicU64 sequence;        // of the last of them, counted from 1; 0: none yet. Written after `published`
+  AtomicU64 sequence;        // of the last whole record, counted from 1; 0: none yet. Written after `published`
   AtomicU64 looked_ms;       // Unix milliseconds when marud last looked for news
   AtomicU32 wake;            // rises with each publication: followers wait for its change (futex)
   AtomicU32 state;           // FeedState
   uint64_t reserved1[3];
-  // line 3: ahead of the words that it is about
+  // line 3: written before the ring's words that it covers
   AtomicU64 overwritten;  // records that begin before this many bytes are gone, or about to go
   uint64_t reserved2[7];
 };
@@ -79,8 +79,8 @@ inline constexpr uint32_t kFeedRemovedWords = 4;
 inline constexpr uint32_t kFeedStoredWords = 11;  // and the key
 inline constexpr uint32_t kFeedRecordWordsMax = kFeedStoredWords + 4096 / 8;
 
-// The table has for each page the life of which followers know that its block is there: the generation + 1, and 1 for the last
-// generation, 0: none. So two lives in a row have different words.
+// The table tells for each page the last life whose block followers know: the generation + 1, and 1 for the last generation;
+// 0: none. So two lives in a row have different words.
 constexpr uint32_t feed_mark(uint32_t generation) { return generation == ~0u ? 1 : generation + 1; }
 
 }  // namespace maru::format

@@ -59,7 +59,7 @@ inline constexpr uint32_t kTouchEntriesDefault = 4096;
 inline constexpr uint32_t kTouchEntriesMinDefault = 64;  // of small pools: one for each kTouchPoolBytes
 inline constexpr uint64_t kTouchPoolBytes = 4ull << 10;
 inline constexpr uint32_t kTouchEntriesLimit = 1u << 20;
-// Threads of one client that can free a child at the same instant; one more thread waits for a free intent word.
+// Threads of one client that can free a child at the same instant; a further thread waits for a free intent word.
 inline constexpr uint32_t kParentIntents = 8;
 
 // -- keys -------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ inline constexpr uint32_t kTenantNameMax = 64;
 
 // -- metadata ---------------------------------------------------------------------------------------------------------
 
-// A description of a payload and no second payload. Its length has 17 bits beside that of the payload.
+// A description of a payload and no second payload. Its length has 17 bits beside the payload's length.
 inline constexpr uint32_t kMetadataBytesMax = 64u << 10;
 // Metadata begins on a line of its own, so that reading it brings no line of the payload.
 inline constexpr uint64_t kMetadataAlign = 64;
@@ -87,7 +87,7 @@ inline constexpr uint32_t kChainDepthMax = (1u << 30);
 
 // -- retry loops ------------------------------------------------------------------------------------------------------
 
-// A reader repeats its read of a bucket whose header keeps changing this often, and then takes the exact, slow way.
+// A reader repeats its read of a bucket this often while the header keeps changing. Then it takes the exact, slow way.
 inline constexpr uint32_t kBucketReadRetries = 64;
 // A pin meets RETIRING again only if another evictor marked the page in between.
 inline constexpr uint32_t kPinReviveRetries = 64;

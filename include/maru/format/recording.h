@@ -51,24 +51,24 @@ struct Record {
   };
 
   uint32_t magic;  // written last
-  uint32_t bytes;  // of the record, with what follows it; a multiple of 8
+  uint32_t bytes;  // of the record, with its keys and sizes; a multiple of 8
   Recorded operation;
   uint8_t flags;
   uint16_t client;  // tells the clients of a process apart
   uint32_t thread;  // the kernel's number
-  int32_t result;   // of the call; below 0: -errno. Of kExists, kRetrieve, kPin the keys that were there, of kMatch the
-                    // leading ones; of kStoreChain the keys that are there after it
+  int32_t result;   // of the call; below 0: -errno. kExists, kRetrieve, kPin: the keys that were present; kMatch: the
+                    // leading keys that were; kStoreChain: the keys that are present after it
   uint32_t keys;    // digests that follow
   uint64_t at_ns;   // when it began
   uint64_t took_ns;
-  uint64_t payload_bytes;  // of what is stored or allocated, all together
+  uint64_t payload_bytes;  // of the stored or allocated payloads, all together
   uint64_t block;          // the block that was stored last, or the deepest of a match; else 0
   uint64_t parent;         // the block that was given as the parent, else 0
 };
 static_assert(sizeof(Record) == 64 && std::has_unique_object_representations_v<Record>);
 
-// A key's digest, equal for equal keys in all processes: of a digest of 128 bits the key itself, and the tenant by exclusive or
-// in `high`; of other keys XXH3 of 128 bits over the bytes, seeded with tenant and kind.
+// A key's digest, equal for equal keys in all processes. A key that is a digest of 128 bits stays itself, with the tenant by
+// exclusive or in `high`. Other keys become XXH3 of 128 bits over their bytes, seeded with tenant and kind.
 struct RecordedKey {
   uint64_t low, high;
 };

@@ -1,12 +1,12 @@
-// Spans of calls: how long each call of a client took, and whose request it was part of. docs/tracing.md is the description.
+// Spans of calls: the time of each call of a client, and the request that it was part of. docs/tracing.md is the description.
 //
 // Each client that is traced has a ring in memory of its own, a memfd that cannot shrink. It gives the descriptor to
 // maru-eventd, which reads the ring. The client never waits for the reader: it overwrites the oldest spans.
 //
 //   SpanRingHeader | slots
 //
-// A client reads one word of a slot, to leave alone a slot that another thread is writing. So whatever a reader writes here,
-// the client loses spans and nothing else.
+// A client reads one word of a slot, to leave alone a slot that another thread is writing. So a hostile reader that writes here
+// costs the client spans and nothing else.
 #pragma once
 
 #include "maru/format/atomic_word.h"
@@ -71,7 +71,7 @@ struct alignas(128) SpanRingHeader {
   // the client's
   AtomicU64 written;  // spans that were numbered: the next number
   uint64_t reserved1[15];
-  // maru-eventd's, for the one that comes after it
+  // maru-eventd's, for the next maru-eventd
   AtomicU64 taken;  // spans up to this number were exported, or were lost
   uint64_t reserved2[15];
 };
@@ -81,7 +81,7 @@ static_assert(sizeof(SpanRingHeader) == 384);
 constexpr uint64_t span_ring_bytes(uint32_t slots) { return kSpanHeaderBytes + uint64_t(slots) * sizeof(SpanSlot); }
 
 // The one message from a client to maru-eventd, with the descriptor of its ring, over SOCK_SEQPACKET. There is no answer: the
-// connection ends when maru-eventd refuses the client. It ends as well with the client, whose last spans are read then.
+// connection ends when maru-eventd refuses the client. It also ends with the client; then maru-eventd reads the last spans.
 struct SpanHello {
   uint64_t magic;    // kSpanRingMagic
   uint32_t version;  // kSpanRingVersion

@@ -15,7 +15,7 @@ namespace maru::wire {
 
 inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
-// What later maruds know: 1 adds kMakeRoom, 2 kFollow, 3 kRentWantsTimes. marud shows its minor version in
+// Messages that later maruds know: 1 adds kMakeRoom, 2 kFollow, 3 kRentWantsTimes. marud shows its minor version in
 // HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
 inline constexpr uint16_t kMinorVersion = 3;
 
@@ -89,12 +89,12 @@ struct RentRequest {
   uint64_t run_pages;  // each; 1 for pages anywhere
   uint32_t flags;      // kRentWantsTimes
   uint32_t reserved0;
-  uint64_t tenant;  // that the client wants memory for: its blocks go before those of others; 0: none
+  uint64_t tenant;  // the tenant that wants the memory: its blocks go first; 0: none
   uint64_t reserved;
 };
 static_assert(sizeof(RentRequest) == 40);
 
-// No regions and no runs: nothing could be had (ENOSPC), but blocks were evicted on the way to finding that out.
+// No regions and no runs: there was no memory to give (ENOSPC), but blocks were evicted during the search.
 // Followed by `regions` u32 region indices (rented to the asker now; their pages are FREE), `runs` RunRecords (evicted for
 // the asker; every page of them is RESERVED by its lane) and `evicted` EvictedKeys. Padded with zeros to 8 bytes between
 // the three. RentTimes come last, where they were asked for.
@@ -112,10 +112,10 @@ struct RunRecord {
 };
 static_assert(sizeof(RunRecord) == 8);
 
-// When marud did what for the request, in nanoseconds of the Unix clock: for the spans of its client (docs/tracing.md).
+// The times of marud's steps for the request, in nanoseconds of the Unix clock: for the spans of its client (docs/tracing.md).
 struct RentTimes {
   uint64_t came_ns;
-  uint64_t chose_from_ns;  // it looked for blocks that may go, and evicted them. 0: it did not
+  uint64_t chose_from_ns;  // marud began to look for blocks that may go, and evicted them. 0: it did not
   uint64_t chose_to_ns;
   uint64_t answered_ns;
   uint64_t turns;  // of its loop, the first one included
@@ -167,7 +167,7 @@ struct FollowRequest {
 static_assert(sizeof(FollowRequest) == 96);
 
 // With two descriptors: the feed, and the device with the control region and the pages. With three: the feed, the device with
-// the control region, and the one with the pages. None of them can be written.
+// the control region, and the device with the pages. None of them can be written.
 struct FollowReply {
   uint8_t uuid[16];
   uint64_t incarnation;

@@ -153,7 +153,7 @@ AuditRun::AuditRun(const ControlRegion& region, const AuditRequest& request, std
   audit_.live.add(0);
 }
 
-// How many steps one place costs, by what is read there.
+// The cost of one place in steps, by the words that are read there.
 uint64_t AuditRun::cost(AuditPlace place) const {
   const ControlRegion& region = audit_.region;
   switch (place) {

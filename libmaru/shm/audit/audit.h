@@ -1,9 +1,9 @@
 // The auditor: every invariant of docs/format.md as one read-only function with a name. Unit tests, the simulator,
 // `marudctl check` and marud's start use the same ones.
 //
-// Two kinds. An invariant that holds *always* speaks of one word, or of words between two readings of one that did not
-// change; it may be looked at while clients work. One that holds *at rest* is true when no live lane has an open operation
-// and everything that dead lanes held was reclaimed. What a live audit finds it looks at again, and reports only what it
+// Two kinds. An invariant that holds *always* speaks of one word, or of words between two equal readings of one word; it may be
+// looked at while clients work. An invariant that holds *at rest* is true when no live lane has an open operation and
+// everything that dead lanes held was reclaimed. A live audit looks again at each finding, and reports only findings that it
 // sees unchanged kConfirmations times.
 //
 // Nothing here follows a value from shared memory that was not compared with its limit; every walk counts its steps. No
@@ -31,13 +31,13 @@ enum class Invariant : uint8_t {
   kBlockMetadata,     // always   the metadata is not too long and ends in the run; there is none without its flag
   kBlockDetail,       // always   reserved bits of the detail line are zero, the publisher's lane is one
   kBlockKey,          // always   the key's kind, length and place fit each other; a long key's cell names the block
-  kBlockDigest,       // always   the digest is that of the stored key
+  kBlockDigest,       // always   the digest is the digest of the stored key
   kBlockParent,       // always   the parent of READY, RETIRING and RETIRED is that life of a page, READY, with children
   kBlockChain,        // always   depth and chain sum continue the parent's
   kBlockExpiry,       // always   a child expires no later than its parent
   kChildrenAtLeast,   // always   a parent counts at least its READY, RETIRING and RETIRED children
   kChildrenExact,     // at rest  and no more, but for POISONED ones
-  kBlockRegistered,   // at rest  a READY block that nobody pins is in the registry
+  kBlockRegistered,   // at rest  a READY block without pins is in the registry
   kBucketBits,        // always   slots of the overflow bucket are valid only with the overflow flag
   kBucketOverflow,    // always   a flagged bucket's link leads to an overflow bucket that names it as its home
   kBucketLink,        // at rest  so does a link without the flag
@@ -47,7 +47,7 @@ enum class Invariant : uint8_t {
   kSlotClaim,         // at rest  a slot that is not valid claims nothing for a page that is still in that life
   kOverflowOwner,     // always   an overflow bucket's owner word is zero, or names a home bucket and a lane
   kOverflowLinked,    // at rest  an owned overflow bucket is linked by its home
-  kOverflowLane,      // at rest  its lane is live, or nobody
+  kOverflowLane,      // at rest  its lane is live, or none
   kOverflowClaim,     // at rest  an overflow bucket without owner claims nothing, as kSlotClaim
   kRegionWord,        // always   known state, a host and a lane of this pool
   kRegionLane,        // at rest  a RENTED region's lane is live
@@ -74,9 +74,9 @@ enum class Invariant : uint8_t {
 inline constexpr uint32_t kInvariantCount = uint32_t(Invariant::kLaneAccountsDone) + 1;
 static_assert(kInvariantCount <= 64, "InvariantSet is one word");
 
-// What Finding::index counts.
+// The things that Finding::index counts.
 enum class AuditPlace : uint8_t { kPool, kPage, kBucket, kOverflowBucket, kRegion, kLane, kKeyExtent, kTenant };
-// When an invariant holds.
+// The times at which an invariant holds.
 enum class AuditClass : uint8_t {
   kAlways,
   kAtRest,
@@ -100,7 +100,7 @@ struct Finding {
   Invariant invariant;
   uint32_t slot = 0;  // of a bucket or of a lane's pins (overflow slots after the sets), else 0
   uint64_t index = 0;
-  uint64_t words[3] = {};  // as they were seen; which ones, says the invariant's function
+  uint64_t words[3] = {};  // as they were seen; the invariant's function says which words
   friend constexpr bool operator==(const Finding&, const Finding&) = default;
 };
 
@@ -113,7 +113,7 @@ class FindingSink {
 };
 
 enum class AuditMode : uint8_t {
-  kLive,       // by anybody, while clients and marud work: what holds always
+  kLive,       // by any program, while clients and marud work: invariants that hold always
   kLiveOwner,  // by the marud that writes the queues of eviction: these too
   kExact,      // at rest: a file, the simulator between runs, `marudctl check --quiesce`
 };
@@ -124,13 +124,13 @@ inline constexpr uint64_t kFindingsReportedDefault = 1000;
 
 struct AuditRequest {
   AuditMode mode = AuditMode::kLive;
-  LaneSet live;       // whose processes are not known to be dead; lane 0 is always taken as live
-  InvariantSet skip;  // what the caller cannot promise: a simulator that makes digests up has no keys for them
-  uint64_t findings_max = kFindingsReportedDefault;  // of which the sink is told
+  LaneSet live;       // lanes whose processes are not known to be dead; lane 0 is always taken as live
+  InvariantSet skip;  // invariants that the caller cannot promise: a simulator that makes digests up has no keys
+  uint64_t findings_max = kFindingsReportedDefault;  // the most that the sink is told
 };
 
 struct AuditReport {
-  uint64_t findings = 0;  // all, also those that the sink was not told
+  uint64_t findings = 0;  // all, also findings that the sink was not told
   uint64_t counts[kInvariantCount] = {};
 };
 

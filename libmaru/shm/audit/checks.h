@@ -1,4 +1,4 @@
-// Inside of the auditor: what its parts share. See audit.h.
+// Inside of the auditor: declarations that its parts share. See audit.h.
 #pragma once
 
 #include "libmaru/shm/audit/audit.h"
@@ -12,8 +12,8 @@ namespace maru::shm::audit_checks {
 
 using namespace maru::format;
 
-// The only load of the auditor, but for the queues. Acquire, because what is read between two equal readings of a word must
-// not be read after the second.
+// The only load of the auditor, but for the queues. It is an acquire: a word that is read between two equal readings of another
+// word must not be read after the second.
 // [pairs page.word] [pairs bucket.header] [pairs bucket.link] [pairs bucket.location] [pairs overflow.owner]
 inline uint64_t seen(const AtomicU64& word) { return word.load_acquire(); }
 
@@ -22,7 +22,7 @@ inline constexpr uint32_t kChildPassesMax = 64;
 // Parents whose counts a live audit looks at again.
 inline constexpr uint32_t kDoubtsMax = 64;
 
-// The children of one parent, by a pass over all pages: how many, and a sum over their lives, so that two passes with equal
+// The children of one parent, by a pass over all pages: their number, and a sum over their lives. So two passes with equal
 // results saw the same children, which were there at every moment in between.
 struct ChildPass {
   uint32_t count = 0;
@@ -65,7 +65,7 @@ inline PageRef parent_of(const Audit& a, uint32_t page) {
   return PageRef::from_bits(seen(a.region.block(page).parent));
 }
 
-// What every invariant's function ends with when it is violated.
+// Ends every invariant's function on a violation.
 inline bool violated(Finding* finding, uint32_t slot, uint64_t a, uint64_t b = 0, uint64_t c = 0) {
   finding->slot = slot;
   finding->words[0] = a;
@@ -79,7 +79,7 @@ inline bool violated(Finding* finding, uint32_t slot, uint64_t a, uint64_t b = 0
 void count_children(Audit& audit, uint64_t from, uint64_t to);
 void mark_registered(Audit& audit, uint64_t from, uint64_t to);
 
-// What becomes of doubts: a pass over all pages, a look at the parents' words, another pass, and those that stand are found.
+// The steps of doubts: a pass over all pages, a look at the parents' words, another pass, and a report of the remaining doubts.
 void pass_over_doubts(Audit& audit, ChildPass Doubt::* pass, uint64_t from, uint64_t to);
 void look_at_doubts(Audit& audit);
 bool is_confirmed(const Doubt& doubt, Finding* ret_finding);
@@ -89,8 +89,8 @@ void check_place(Audit& audit, AuditPlace place, uint64_t index);
 uint64_t places(const ControlRegion& region, AuditPlace place);
 void report(Audit& audit, const Finding& finding);
 
-// Every invariant is a function of this type: whether it is violated at `index`, and then the slot and the words that show
-// it. What each demands stands beside its name in audit.h.
+// Every invariant is a function of this type: whether it is violated at `index`, and then the slot and the words that show it.
+// audit.h has the demand of each invariant beside its name.
 using Check = bool(const Audit& audit, uint64_t index, Finding* ret_finding);
 
 // audit/pages.cc

@@ -52,7 +52,7 @@ bool page_sealed(const Audit& a, uint64_t index, Finding* f) {
   return word.is(PageState::kSealed) && a.is_live(word.lane().lane) && violated(f, 0, word.bits);
 }
 
-// A TAIL whose word is the same before and after was one throughout: its head was held throughout.
+// A page whose word is the same TAIL before and after was that TAIL all the time, so its head was held all the time.
 bool tail(const Audit& a, uint64_t index, Finding* f) {
   const uint32_t page = uint32_t(index);
   const PageWord word = a.page_word(page);
@@ -252,7 +252,7 @@ bool is_confirmed(const Doubt& doubt, Finding* f) {
 bool children_exact(const Audit& a, uint64_t index, Finding* f) {
   const PageWord word = a.page_word(uint32_t(index));
   if (!word.is(PageState::kReady) || word.children() <= a.children[index]) return false;
-  // POISONED children count until marud knows that nobody pins them and that nothing is below them.
+  // A POISONED child counts until marud knows that it has no pin and no block below it.
   uint32_t poisoned = 0;
   if (a.child_passes_left > 0) {
     --a.child_passes_left;
@@ -263,7 +263,7 @@ bool children_exact(const Audit& a, uint64_t index, Finding* f) {
   return word.children() > a.children[index] + poisoned && violated(f, 0, word.bits, a.children[index], poisoned);
 }
 
-// One that has children may be without: "Store", a publisher that cannot withdraw it.
+// A block with children may have no entry: docs/format.md, "Store", a publisher that cannot withdraw it.
 bool block_registered(const Audit& a, uint64_t index, Finding* f) {
   const PageWord word = a.page_word(uint32_t(index));
   if (!word.is(PageState::kReady) || word.children() != 0 || (a.registered[index / 64] >> index % 64 & 1) != 0)

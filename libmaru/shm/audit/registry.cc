@@ -96,7 +96,7 @@ bool bucket_duplicate(const Audit& a, uint64_t index, Finding* f) {
   return false;
 }
 
-// A location that is not valid: zero, or left by a publisher or helper whose page has moved on, or whose page is RETIRED.
+// A location that is not valid: zero, or left by a publisher or helper while its page has moved on or is RETIRED.
 static bool is_idle_location(const Audit& a, uint64_t bits) {
   const PageRef ref = PageRef::from_bits(bits);
   if (bits == 0) return true;

@@ -1,6 +1,6 @@
-// An audit in slices, for a marud that others wait for. It finds what audit() finds: what holds always holds in every slice,
-// and what the queues promise is looked at region by region, each in one slice, so between two steps of marud. Counts of
-// children that two moments disagree about are compared by two passes of their own ("doubts").
+// An audit in slices, for a marud that clients wait for. It has the same findings as audit(). An invariant that holds always
+// holds in every slice. The queues are looked at region by region, each in one slice, so between two steps of marud. When two
+// moments disagree about a count of children, two passes of their own compare them ("doubts").
 #pragma once
 
 #include "libmaru/shm/audit/checks.h"

@@ -39,7 +39,7 @@ bool region_unused(const Audit& a, uint64_t index, Finding* f) {
   return false;
 }
 
-// All words of the policy table are the caller's own, or nobody writes: relaxed.
+// All words of the policy table are the caller's own, or have no writer: relaxed.
 static bool leads_to(const Audit& a, uint32_t region_index, uint32_t link, uint32_t queue) {
   return link <= a.region.pages() && a.region.region_of(link - 1) == region_index &&
          a.region.policy(link - 1).list.load_relaxed() == queue;

@@ -31,9 +31,9 @@ void read_words(std::span<const AtomicU64> words, std::byte* bytes, size_t size)
   }
 }
 
-// A cell for a key that is longer than the inline one: claimed by naming the block in the cell's owner word. A cell whose
-// owner has moved on to another generation is free, so nothing has to be given back and a death leaks nothing. A store that is
-// tried again with the same page has the cell of before; where it found none it looks elsewhere, too.
+// Claims a cell for a key that is longer than the inline key, by naming the block in the cell's owner word. A cell whose owner
+// has moved on to another generation is free, so nothing has to be given back and a death leaks nothing. A second attempt of a
+// store with the same page keeps its cell; if the first attempt found no cell, it looks elsewhere, too.
 bool claim_key_extent(const ControlRegion& region, PageRef own, uint64_t now_ms, uint64_t* ret_extent) {
   const uint64_t count = region.parameters().key_extents;
   const uint64_t before = uint32_t(region.detail(own.page()).key.load_relaxed());
@@ -155,7 +155,7 @@ Found find_and_pin(LaneContext& lane, const Digest& digest, uint64_t now_ms) {
       }
       lane.pins->unpin(pin.slot, ref);
     }
-    // A candidate that was lost may have been stored again under another page since; twice the same loss is an entry whose
+    // A candidate that was lost may have been stored again under another page since. The same loss twice means an entry whose
     // page is retired and not yet removed.
     if (!lost_one || tries > 1) return absent;
   }
@@ -246,15 +246,15 @@ bool fits_checksum(const ControlRegion& region, uint32_t page, const ReadBlock& 
 
 namespace {
 
-// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted. False: it is the
-// lane's no more. Somebody else has retired it, and frees it; or it has children of a caller who knew the block's name too
-// early, and goes after them.
+// Undoes a publication that did not become visible: the run is RESERVED again and its parent uncounted. False: the lane no
+// longer owns the run. Another process has retired it, and frees it; or it has children, since a caller knew the block's name
+// too early, and goes after them.
 bool withdraw(LaneContext& lane, PageRef own, PageRef parent) {
   const ControlRegion& region = *lane.region;
   AtomicU64& word = region.block(own.page()).word;
   PageWord found{word.load_acquire()};  // [pairs page.word]
   const uint64_t retired = PageWord::retired(own.generation(), lane.id).bits;
-  // READY, or RETIRING by an evictor that met it. Ends: each failure means that another's step on the word succeeded.
+  // READY, or RETIRING by an evictor that met it. Ends: each failure means that another process's step on the word succeeded.
   do {
     const bool has_children = found.is(PageState::kReady) && found.children() != 0;
     if (!found.is_findable(own.generation()) || has_children) return false;
@@ -309,7 +309,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     depth = uint32_t(parent.shape.load_relaxed() >> 32) + 1;
     chain = parent.chain.load_relaxed();
     const uint64_t parent_expires_ms = parent.expires_ms.load_relaxed();
-    // A child of a block whose time is over would be over before it is stored.
+    // An expired parent would make its child expire before it is stored.
     if (parent_expires_ms != 0 && block.now_ms >= parent_expires_ms) return {PublishStatus::kNoParent, {}};
     if (parent_expires_ms != 0 && (expires_ms == 0 || parent_expires_ms < expires_ms)) expires_ms = parent_expires_ms;
     if (depth > limits::kChainDepthMax) return {PublishStatus::kNoParent, {}};
@@ -356,7 +356,7 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
 
   if (!block.parent.is_none()) flush(region, region.block(block.parent.page()));
 
-  // (5) READY: complete, and known to nobody yet.
+  // (5) READY: complete, and known to no other process yet.
   line.word.cas_seq_cst(sealed, PageWord::ready(own.generation(), 0).bits);
   flush(region, line);
 
@@ -377,8 +377,8 @@ PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block) {
     case InsertStatus::kExpiredInTheWay: result = {PublishStatus::kExpiredInTheWay, inserted.winner}; break;
   }
   if (!withdraw(lane, own, block.parent)) {
-    // Whoever took it away between (5) and (6) frees it. For the caller it was stored, and is gone already: a buffer that is
-    // still the caller's it can not be.
+    // A process that took it away between (5) and (6) frees it. For the caller it was stored, and is gone already: the buffer
+    // cannot be the caller's any more.
     charge.keep();
     result = {PublishStatus::kStored, own};
   }
@@ -397,7 +397,7 @@ RetireStatus retire_ref(LaneContext& lane, PageRef ref) {
     if (!found.is_findable(ref.generation())) return RetireStatus::kAbsent;
     if (found.is(PageState::kReady) && found.children() != 0) return RetireStatus::kHasChildren;
     const Digest digest = block_digest(region, ref.page());  // of this life if the CAS succeeds
-    __builtin_prefetch(&region.detail(ref.page()));          // whoever frees it asks for its tenant
+    __builtin_prefetch(&region.detail(ref.page()));          // the process that frees it asks for its tenant
     if (!word.cas_seq_cst(found.bits, PageWord::retired(ref.generation(), lane.id).bits)) continue;
     flush(region, region.block(ref.page()));  // or it might be READY again, and in no bucket
     registry_remove(region, lane.id, digest, ref);
@@ -431,7 +431,7 @@ FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages) {
   if (!word.cas_seq_cst(mine, PageWord::free(ref.generation() + 1).bits)) return FinishStatus::kNotMine;
   flush(region, region.block(ref.page()));  // or it might be RETIRED again, and be uncounted twice
   tenant.freed();
-  // Only the one who freed the child uncounts it, and only after it is free: until then it holds its ancestors.
+  // Only the process that freed the child uncounts it, and only after it is free: until then it holds its ancestors.
   if (!parent.is_none()) drop_child(region, parent);
   if (ret_pages) *ret_pages = pages + 1;
   return FinishStatus::kFreed;
@@ -453,13 +453,14 @@ FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes
   const ControlRegion& region = *lane.region;
   const PageRef parent = parent_of(region, ref.page());  // RETIRED: ours alone
   if (parent.is_none()) return finish_retired(lane, ref, lanes, ret_pages);
-  // What marud has read of the block's uses until now, or else when it was stored: hints, of which any value does.
+  // marud's knowledge of the block's uses until now, or else its time of storing: hints, of which any value does.
   const PolicyEntry& known = region.policy(ref.page());
   const uint64_t stored_ms = region.detail(ref.page()).stored_ms.load_relaxed(), zero = region.header().created_unix_ms;
   uint64_t last = known.generation.load_relaxed() == ref.generation() + 1 ? known.last_use_ms.load_relaxed()
                                                                           : stored_ms - std::min(stored_ms, zero);
   last = std::min(std::max(last, use_tick), now_tick);
-  // Before the page is FREE: whoever finds the parent without children finds this in the ring, whoever dies. [pairs page.word]
+  // Before the page is FREE: a process that finds the parent without children finds this in the ring, even after a death.
+  // [pairs page.word]
   leave_touch(region.lane(lane.id.lane), parent.page(), last);
   return finish_retired(lane, ref, lanes, ret_pages);
 }

@@ -1,5 +1,5 @@
-// Blocks: found, published, retired, freed. The steps of each operation, and what a death after each leaves behind, are in
-// docs/format.md under the same numbers as in the comments of block_store.cc.
+// Blocks: found, published, retired, freed. docs/format.md has the steps of each operation, and the state after a death at each
+// step, under the same numbers as in the comments of block_store.cc.
 //
 // Thread safety: any number of threads and processes, each with its own LaneContext (threads of a client share one).
 #pragma once
@@ -16,28 +16,29 @@
 
 namespace maru::shm {
 
-// Whether what was read of a region is what is there. Where the machine takes memory away, and somebody puts zeros in its
-// place so that the process lives on, a slot with a pin in it reads as one without.
+// Whether the words read of a region are the region's words. A machine may take memory away, and a handler may put zeros in its
+// place so that the process lives on. Then a slot with a pin in it reads as an empty slot.
 class RegionTrust {
  public:
-  // False from before the first read of such zeros by the thread that asks.
+  // False from before the calling thread's first read of such zeros.
   virtual bool is_whole() const = 0;
 
  protected:
   ~RegionTrust() = default;
 };
 
-// What an operation needs to know about who runs it. Owned by the client or by marud; lives as long as the lane.
+// The identity and the private state of the lane that runs an operation. Owned by the client or by marud; lives as long as the
+// lane.
 struct LaneContext {
   const ControlRegion* region = nullptr;
   LaneId id;
   PinTable* pins = nullptr;
-  AtomicU64 intents_in_use{0};         // private: which of the lane's parent intents a thread is using
+  AtomicU64 intents_in_use{0};         // private: the lane's parent intents that threads are using
   TenantReturns* returns = nullptr;    // marud's; clients and tests use the lane's accounts
-  const RegionTrust* trust = nullptr;  // marud's; who has none ends with the memory
+  const RegionTrust* trust = nullptr;  // marud's; a process without one ends with the memory
 
   format::LaneHeader& header() const { return *region->lane(id.lane).header; }
-  // To be asked after a look for pins and before anything is done because there were none.
+  // To be asked after a look for pins, and before an act that relies on finding none.
   bool may_believe() const { return trust == nullptr || trust->is_whole(); }
 };
 
@@ -67,12 +68,12 @@ struct KeyBytes {
 };
 // Copies the key of a block. False if the block went away meanwhile, or its key is damaged.
 bool read_key(const ControlRegion& region, PageRef ref, KeyBytes* ret_key);
-// Copies the first bytes of a block's metadata, as many as `ret_bytes` has, without a pin. `place`: what metadata_of() said of
-// this page, and `words` the memory there. False if the block went away meanwhile, or was another one.
+// Copies the first bytes of a block's metadata, as many as `ret_bytes` has, without a pin. `place`: the result of metadata_of()
+// for this page, and `words` the memory there. False if the block went away meanwhile, or was another block.
 bool read_metadata(const ControlRegion& region, PageRef ref, const MetadataPlace& place,
                    std::span<const AtomicU64> words, std::span<std::byte> ret_bytes);
 
-// Whether a block's checksum fits what was read of it, by its line and under its pin. Without bound checksums the payload's
+// Whether a block's checksum fits the bytes read of it, by its line and under its pin. Without bound checksums the payload's
 // alone counts, and 0 fits all.
 struct ReadBlock {
   Digest digest;                   // of the key that the caller looked for, since a line is another process's word
@@ -117,14 +118,14 @@ struct PublishResult {
 // Makes the RESERVED run `own` of this lane visible under block.digest. Unless it says kStored the run is RESERVED by the
 // lane as before (or POISONED). kStored is also said of a block that a `clear` took away before it had its entry.
 PublishResult publish(LaneContext& lane, PageRef own, const NewBlock& block);
-// Fetches the lines that publish() looks at first and writes to, for whoever stores other blocks before this one. `own` may
+// Fetches the lines that publish() reads first and writes, for a caller that stores other blocks before this block. `own` may
 // be any word.
 void prefetch_publish(const ControlRegion& region, PageRef own, const Digest& digest);
 
 // -- removing ---------------------------------------------------------------------------------------------------------
 
 enum class RetireStatus : uint8_t { kRetired, kAbsent, kHasChildren };
-// One CAS, then the registry entry: the key is gone when this returns, whoever holds pins. The page is then freed by
+// One CAS, then the registry entry: the key is gone when this returns, with or without pins. The page is then freed by
 // finish_retired.
 RetireStatus retire(LaneContext& lane, const Digest& digest, PageRef* ret_ref);
 RetireStatus retire_ref(LaneContext& lane, PageRef ref);
@@ -133,12 +134,12 @@ enum class FinishStatus : uint8_t { kFreed, kPinned, kNotMine };
 // Frees a run that this lane has RETIRED, if no lane of `lanes` pins it, and uncounts it from its parent.
 // *ret_pages (may be null): pages that became FREE.
 FinishStatus finish_retired(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint32_t* ret_pages);
-// The same for a client. The block's last use is left as a touch of its parent, or a hot one would go cold with its last child:
-// marud passes on itself what it frees. `use_tick`: the last use that the caller knows of, 0 for none; `now_tick`: milliseconds
-// since the pool was made.
+// The same for a client. It leaves the block's last use as a touch of its parent: otherwise a hot parent would go cold with its
+// last child. marud passes on the uses of blocks that it frees itself. `use_tick`: the last use that the caller knows of, 0 for
+// none; `now_tick`: milliseconds since the pool was made.
 FinishStatus finish_deleted(LaneContext& lane, PageRef ref, const LaneSet& lanes, uint64_t use_tick, uint64_t now_tick,
                             uint32_t* ret_pages);
-// The same without looking for pins, for whoever has looked already while the page was RETIRING.
+// The same without looking for pins, for a caller that has looked already while the page was RETIRING.
 // Its registry entry must have been removed after that look.
 FinishStatus free_retired(LaneContext& lane, PageRef ref, uint32_t* ret_pages);
 // Leaves a RETIRED page to another lane (a client to marud, marud to itself after a death). Returns success.

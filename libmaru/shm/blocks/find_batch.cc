@@ -32,7 +32,7 @@ void locate(const ControlRegion& region, std::span<const Digest> digests, size_t
   }
 }
 
-// Whether the pinned block is the one that was asked for and its time is not over.
+// Whether the pinned block is the wanted block and its time is not over.
 bool is_wanted(const ControlRegion& region, PageRef ref, const Digest& digest, uint64_t now_ms) {
   if (!(block_digest(region, ref.page()) == digest)) return false;
   const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin

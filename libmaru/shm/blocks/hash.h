@@ -1,7 +1,7 @@
 // Keys to digests. Every key becomes a 128-bit digest, keyed with the pool's secret; the digest decides equality.
 //
-// A ready-made 128-bit digest goes through a keyed permutation (three Feistel rounds whose round function is a folded
-// 64 x 64 -> 128 bit product): a bijection, so two such digests are equal after it exactly if they were before, and about
+// A ready-made 128-bit digest goes through a keyed permutation: three Feistel rounds with a folded 64 x 64 -> 128 bit product
+// as round function. This is a bijection, so two such digests are equal after it exactly if they were before. It takes about
 // four nanoseconds. A 256-bit digest is chained through it in two steps. Byte strings are hashed with SipHash (siphash.h) and
 // then permuted. The three kinds and every tenant enter the permutation with a secret tweak of their own, so none can imitate
 // another.
@@ -48,10 +48,10 @@ inline uint64_t folded_product(uint64_t a, uint64_t b) {
   return uint64_t(product) ^ uint64_t(product >> 64);
 }
 
-// What enters the permutation: as good a name for a key as its digest, and three multiplications cheaper. Chain sums are made
-// of these, so that a match needs the digests of the few keys alone that it looks up.
+// The input of the permutation: as good a name for a key as its digest, and three multiplications cheaper. Chain sums are made
+// of these, so that a match needs the digests of only the few keys that it looks up.
 struct PlainDigest {
-  uint64_t lo, hi;  // not zeroed, as those of SipHash
+  uint64_t lo, hi;  // not zeroed, as in SipHash
   friend constexpr bool operator==(const PlainDigest&, const PlainDigest&) = default;
 };
 
@@ -118,8 +118,8 @@ inline Digest digest_of_bytes(const uint64_t* secret, std::span<const std::byte>
 // Never 0.
 uint64_t tenant_id(const uint64_t* secret, std::span<const std::byte> name);
 
-// What a block adds to the chain sum of its descendants: depends on the place, so the sum knows the order. ChainSum does
-// the same for one key after another.
+// A block's term in the chain sum of its descendants. It depends on the place, so the sum knows the order. ChainSum does the
+// same for one key after another.
 inline uint64_t chain_term(const uint64_t* secret, const PlainDigest& d, uint32_t depth) {
   return folded_product((d.lo ^ secret[kSecretChainLo]) + depth * (secret[kSecretChainDepth] | 1),
                         d.hi ^ secret[kSecretChainHi]);
@@ -150,7 +150,7 @@ inline uint64_t home_bucket(const ControlRegion& region, const Digest& d) {
 // Of a payload; detects damage, not intent. Never 0: 0 means "none".
 uint64_t payload_checksum(std::span<const std::byte> payload);
 
-// What a block's checksum covers beside the payload.
+// The facts that a block's checksum covers beside the payload.
 struct BlockClaims {
   Digest digest;
   uint64_t length = 0;    // payload bytes

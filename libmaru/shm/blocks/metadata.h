@@ -1,7 +1,7 @@
-// Where the metadata of a block lies: behind the payload, in the pages of the block's own run. docs/format.md, "Metadata of a
-// block". The functions here find the place; whoever has the pages mapped copies the bytes.
+// The place of a block's metadata: behind the payload, in the pages of the block's own run. docs/format.md, "Metadata of a
+// block". The functions here find the place; a caller that has the pages mapped copies the bytes.
 //
-// Thread safety: any. The words are another process's, so what they say is checked against the run.
+// Thread safety: any. The words are another process's, so they are checked against the run.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -28,9 +28,9 @@ inline MetadataPlace metadata_place(uint64_t payload_bytes, uint64_t metadata_by
   return {offset, fits ? metadata_bytes : 0, fits};
 }
 
-// What both take of a run, from the beginning of the payload on.
+// The bytes of a run that both take, from the beginning of the payload on.
 inline uint64_t bytes_with_metadata(uint64_t payload_bytes, uint64_t metadata_bytes) {
-  // What is too long for a block stays so.
+  // A size that is too long for a block stays so.
   const bool has_none = metadata_bytes == 0 || payload_bytes > limits::kPoolBytesMax;
   return has_none ? payload_bytes : format::metadata_offset(payload_bytes) + metadata_bytes;
 }

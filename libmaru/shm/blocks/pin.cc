@@ -94,12 +94,12 @@ Pin PinTable::claim_in_overflow(PageRef ref) {
 
 // Empties a slot whose private count this thread has made busy.
 void PinTable::clear_busy(uint32_t slot) {
-  shared_slot(slot).store_release(0);  // what the reader read happened before: [pairs pin.slot]
+  shared_slot(slot).store_release(0);  // the reader's reads happened before: [pairs pin.slot]
   if (slot >= lane_.pins.size()) lane_.header->pin_overflow.fetch_add_seq_cst(~uint64_t{0});  // [pairs pin.overflow]
   counts_[slot].store_release(0);
 }
 
-// Drops one count from a slot; the last one empties it.
+// Drops one count from a slot; the last count empties it.
 void PinTable::give_back(uint32_t slot) {
   for (;;) {  // ends: each failure means that another thread's step on the same count succeeded
     uint32_t count = counts_[slot].load_acquire();
@@ -172,8 +172,8 @@ Pin PinTable::pin_own(PageRef ref) {
 }
 
 void PinTable::pin_batch(const PageRef* refs, size_t count, Pin* ret_pins) {
-  // On x86 one locked instruction orders all earlier stores before all later loads, so plain stores followed by one
-  // read-modify-write do what an exchange per slot would; so it is in the simulator. Elsewhere each slot is exchanged.
+  // On x86 one locked instruction orders all earlier stores before all later loads. So plain stores followed by one
+  // read-modify-write replace an exchange per slot; so it is in the simulator. Elsewhere each slot is exchanged.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
   for (size_t i = 0; i < count; ++i) {
     const uint32_t set = pin_set_start(region_->layout(), refs[i].page());
@@ -211,9 +211,9 @@ bool PinTable::unpin(uint32_t slot, PageRef ref) {
     const uint64_t seen = shared_slot(slot).load_relaxed();  // own lane
     if (seen != ref.bits && seen != 0) return false;
     if (!counts_[slot].cas_acq_rel(count, kBusy)) continue;
-    // Of two threads that release one view the later one may find the same count for another block here. While it is busy, the
-    // slot stays as it is, unless another host's marud, which took this host for dead, ends all pins of the lane: then only
-    // the process still counts this one.
+    // When two threads release one view, the later thread may find the same count for another block here. While it is busy, the
+    // slot stays as it is, with one exception. Another host's marud that took this host for dead ends all pins of the lane:
+    // then only this process still counts the pin.
     const uint64_t held = shared_slot(slot).load_relaxed();
     const bool is_meant = held == ref.bits || held == 0;
     if (is_meant && count == 1 && held != 0)

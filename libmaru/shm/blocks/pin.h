@@ -1,16 +1,16 @@
 // Pins: a client's statement, in its own lane, that it is using a block.
 //
-// A pin is a slot of the lane that holds {page, generation}. The reader writes the slot with one atomic exchange and then
-// reads the page word again: still the same life of the page and visible, or the slot is cleared and it was a miss. The
-// evictor marks the page word RETIRING first and looks for the page in the slots afterwards. Whichever order the two
-// happen in, one of them sees the other: both are sequentially consistent. [pairs pin.slot] [pairs page.retiring]
+// A pin is a slot of the lane that holds {page, generation}. The reader writes the slot with one atomic exchange and then reads
+// the page word again. If the page has still the same life and is visible, the pin holds; otherwise the slot is cleared and it
+// was a miss. The evictor marks the page word RETIRING first and looks for the page in the slots afterwards. Whichever order
+// the two happen in, one of them sees the other: both are sequentially consistent. [pairs pin.slot] [pairs page.retiring]
 //
-// Slots come in sets of eight, chosen by the page, so that looking for one page costs one line of each lane; a full set
-// spills into an overflow area whose count is raised before the slot is written and lowered after it is cleared.
+// Slots come in sets of eight, chosen by the page, so that looking for one page costs one line of each lane. A full set spills
+// into an overflow area. Its count is raised before the slot is written and lowered after it is cleared.
 //
 // Beside each shared slot the process keeps a private count, so that a block pinned again costs no shared write. The count
-// passes through a busy value at both edges: while it is busy nobody joins, so no second pin can return before the first
-// has reached shared memory, and no unpin can clear what another thread has just joined.
+// passes through a busy value at both edges: while it is busy no thread joins. So no second pin can return before the first has
+// reached shared memory, and no unpin can clear a pin that another thread has just joined.
 //
 // Thread safety: PinTable by any number of threads of its process. Progress: pin() is bounded by the slots and
 // limits::kPinReviveRetries. If the process dies here: a slot that stays set keeps its page from being reused until marud
@@ -26,7 +26,7 @@
 
 namespace maru::shm {
 
-// A set of lanes, for whoever looks for pins.
+// A set of lanes, for a search for pins.
 class LaneSet {
  public:
   void add(uint32_t lane) { words_[lane / 64] |= 1ull << lane % 64; }
@@ -58,12 +58,12 @@ class LaneSet {
 // word was marked, since another host hands out lanes whenever it likes.
 LaneSet with_other_hosts(const ControlRegion& region, const LaneSet& own);
 
-// Whether any lane of the set has a slot for this page, of whatever generation: a pin that is just being undone counts.
+// Whether any lane of the set has a slot for this page, of any generation: a pin that is just being undone counts.
 bool is_pinned(const ControlRegion& region, const LaneSet& lanes, uint32_t page);
 // The same, and the slot itself, null for none. It is as long as the region is mapped.
 const AtomicU64* find_pin(const ControlRegion& region, const LaneSet& lanes, uint32_t page);
 // Whether a slot that find_pin has found for this page has it still: a single load in place of a look at all lanes. A hint for
-// whoever leaves a pinned block alone; of one that is not pinned here any more other slots may tell.
+// a caller that leaves a pinned block alone. When it is false, other slots may still pin the page.
 inline bool pins_page(const AtomicU64& slot, uint32_t page) {
   const PageRef ref = PageRef::from_bits(slot.load_relaxed());  // stale is as if this had been asked a little earlier
   return !ref.is_none() && ref.page() == page;
@@ -98,7 +98,7 @@ class PinTable {
   // Returns false if the slot is not pinned or holds another page than `ref`: released twice, or never pinned.
   bool unpin(uint32_t slot, PageRef ref);
 
-  // Of a pool that somebody else has taken over, and the slot perhaps with it: the pin ends in this process alone. False if
+  // For a pool that another process has taken over, and perhaps the slot with it: the pin ends in this process alone. False if
   // there was none.
   bool forget(uint32_t slot);
 

@@ -43,7 +43,7 @@ size_t search_end(const ControlRegion& region, std::span<const PlainDigest> keys
   return present;
 }
 
-// The chain sum of the keys. It is made while memory answers what finding the deepest of them will ask.
+// The chain sum of the keys. It is computed during the misses of the search for the deepest key.
 uint64_t sum_beside_misses(const ControlRegion& region, std::span<const PlainDigest> keys, const Digest& deepest) {
   ChainSum sum(region.secret());
   const size_t half = keys.size() / 2;
@@ -55,7 +55,8 @@ uint64_t sum_beside_misses(const ControlRegion& region, std::span<const PlainDig
   return sum.sum();
 }
 
-// Walks from the first key on and pins each; what a block's own parent link shows to be held by it is let go again.
+// Walks from the first key on and pins each. It releases a pin again when a block's own parent link shows that another pin
+// holds it.
 void walk(LaneContext& lane, std::span<const PlainDigest> keys, uint64_t now_ms, HeldBlock* held,
           PrefixResult* result) {
   const ControlRegion& region = *lane.region;
@@ -173,8 +174,8 @@ bool resolve_one(const ControlRegion& region, const Digest& digest, PageRef* ret
 
 size_t resolve_batch(const ControlRegion& region, std::span<const Digest> digests, PageRef* ret_refs,
                      uint64_t* ret_lengths) {
-  // A pipeline of three stages, each kStage keys behind the one before: fetch the bucket, read the location and fetch the
-  // block line, compare. What is not plain is put off.
+  // A pipeline of three stages, each kStage keys behind the stage before: fetch the bucket, read the location and fetch the
+  // block line, compare. Keys that are not plain are put off.
   constexpr size_t kStage = 16;
   const format::Bucket* homes[2 * kStage];
   PageRef found[kStage];
@@ -220,8 +221,8 @@ struct Walk {
   size_t left = 0;   // one past the next key
 };
 
-// Reads the block that a walk is at and fetches the line of its parent. False if it is not that of the walk's next key.
-// `is_own`: it is what the caller's pin is on, which may have been retired under it and is the caller's all the same.
+// Reads the walk's present block and fetches the line of its parent. False if the block does not have the walk's next key.
+// `is_own`: the caller's pin is on this block; it may have been retired meanwhile, and the pin still holds it.
 inline bool step(const ControlRegion& region, Walk& walk, bool is_own, const Digest& digest, PageRef* ret_ref,
                  uint64_t* ret_length) {
   const format::BlockLine& line = region.block(walk.ref.page());

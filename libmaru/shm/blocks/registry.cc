@@ -42,7 +42,7 @@ struct OverflowLink {
   OverflowLink none() const { return {((bits >> 32) + 1) << 32}; }
 };
 
-// The lane in the owner word of an overflow bucket that is linked and that nobody is releasing.
+// The lane in the owner word of an overflow bucket that is linked and that no lane is releasing.
 constexpr LaneId kNobody{0, 0};
 
 uint64_t owner_word(uint64_t home, LaneId lane) { return (home + 1) << 28 | lane.low(); }
@@ -109,18 +109,18 @@ struct BucketPair {
   }
 };
 
-// Whether the page of a location has been freed since, so that nobody can be about to publish it.
+// Whether the page of a location has been freed since, so that no publisher can be about to publish it.
 bool has_moved_on(const ControlRegion& region, PageRef ref) {
   if (!region.is_page(ref)) return true;  // damaged: no publisher wrote this
   return PageWord{region.block(ref.page()).word.load_acquire()}.generation() != ref.generation();  // [pairs page.word]
 }
 
-// Lets go of an overflow bucket that holds nothing valid. The flag first, with a new version of the header, so that nobody
-// takes the bucket into use again under the header that was looked at; then the right to release it, which one lane at a
-// time has: a linked bucket is owned by nobody's lane, and a step from there names this one. Then the link; if the bucket
-// was taken into use again meanwhile, its link has another version, and the right is given back. If the process dies here:
-// the owner word names the dead lane, and release_overflow_of() finishes or undoes it. If its host is lost: the right is in
-// memory before the link changes, so a bucket without a link always names a lane.
+// Lets go of an overflow bucket that holds nothing valid. First the flag goes, with a new version of the header, so that no
+// process takes the bucket into use again under the old header. Then this lane takes the right to release it, which one lane at
+// a time has. A linked bucket is owned by no lane, and a step from there names this lane. Then the link goes. If the bucket was
+// taken into use again meanwhile, its link has another version, and the right is given back. If the process dies here: the
+// owner word names the dead lane, and release_overflow_of() finishes or undoes it. If its host is lost: the right is in memory
+// before the link changes, so a bucket without a link always names a lane.
 void release_overflow(const BucketPair& pair, LaneId lane, HomeHeader h, OverflowLink link) {
   Bucket* over = pair.overflow(link);
   if (over == nullptr || h.valid_overflow() != 0) return;
@@ -159,9 +159,9 @@ bool registry_exists(const ControlRegion& region, const Digest& digest) {
 
 namespace {
 
-// Intel's first level waits for a dozen lines at a time, its second level for four times as many: lines that are wanted only
-// three groups later come faster when they are asked for there. AMD's processors take such a hint badly, even where the
-// line is at hand (18 ns a key instead of 9, exists_batch256_cached), and wait for enough lines at the first level.
+// Intel's first level waits for a dozen lines at a time, its second level for four times as many. So lines that are wanted only
+// three groups later come faster when they are asked for there. AMD's processors take such a hint badly, even where the line is
+// at hand (18 ns a key instead of 9, exists_batch256_cached). They wait for enough lines at the first level.
 bool fetch_to_second_level() {
 #ifdef __x86_64__
   return __builtin_cpu_is("intel");
@@ -179,8 +179,8 @@ void ExistsBatch::place(size_t first, size_t end) {
     homes_[i % kRing] = all + uint64_t(static_cast<uint128>(digests_[i].hi) * buckets >> 64);
 }
 
-// For the key `i`: asks for the line of a key far behind it, and once more for that of a nearer one. A prefetch is dropped when
-// the processor has too many misses in flight; most that were dropped come with the second one (of 200 k keys in the
+// For the key `i`: asks for the line of a key far behind it, and once more for the line of a nearer key. A prefetch is dropped
+// when the processor has too many misses in flight. Most dropped lines come with the second prefetch (of 200 k keys in the
 // third level of the cache 13 ns become 11).
 template <bool kFarToSecondLevel>
 inline void ExistsBatch::fetch(size_t i) const {
@@ -360,8 +360,8 @@ DuplicateCheck find_duplicate(const BucketPair& pair, HomeHeader h, Bucket* over
     const uint64_t expires_ms = region.block(ref.page()).expires_ms.load_relaxed();  // under the pin
     pins.unpin(pin.slot, ref);
     if (!same) continue;
-    // The location may have been read after the entry was removed and the slot claimed by a publisher of the same key that
-    // is not visible yet, and may never be.
+    // The location may have been read after the entry was removed and another publisher of the same key had claimed the slot.
+    // Its block is not visible yet, and may never be.
     if (pair.header().bits != h.bits) return DuplicateCheck::kChanged;
     *ret_winner = ref;
     return expires_ms != 0 && now_ms >= expires_ms && now_ms != 0 ? DuplicateCheck::kExpired : DuplicateCheck::kFound;
@@ -408,7 +408,7 @@ bool attach_overflow(const BucketPair& pair, LaneId lane, HomeHeader h) {
     uint64_t none = link.bits;
     const bool linked = pair.home.locations.overflow.cas_seq_cst(none, link.to(index).bits);  // [pairs bucket.link]
     flush(region, pair.home.locations);
-    // Linked, it is nobody's, so that anybody may release it; or somebody else linked one first.
+    // A linked bucket is owned by no lane, so that any lane may release it; or another process linked a bucket first.
     uint64_t mine = owner_word(pair.home_index, lane);
     owner.cas_acq_rel(mine, linked ? owner_word(pair.home_index, kNobody) : 0);  // [pairs overflow.owner]
     if (linked) pair.change(h, h.with_overflow());
@@ -502,7 +502,8 @@ bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& dig
     }
     if (location == nullptr) {
       if (pair.header().bits != h.bits) continue;
-      // Not there, for a moment of this call. Whoever helped it out of sight does not release the overflow bucket.
+      // The entry was absent for a moment of this call. The process that helped to remove it does not release the overflow
+      // bucket.
       if (!link.is_none() && h.valid_overflow() == 0) release_overflow(pair, lane, h, link);
       return false;
     }

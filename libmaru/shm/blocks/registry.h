@@ -1,19 +1,19 @@
 // The registry: digest -> {page, generation}, a hash table of fixed size that readers never write.
 //
-// A home bucket is two cache lines: a header word and seven 64-bit tags; seven locations. `exists` reads the first line and
-// is one cache miss. A home bucket that is full claims an overflow bucket; its valid bits are in the home header too, so
-// that every change of what is visible is one CAS on one word, which also raises that word's version. Publishing uses the
-// header value read *before* the search for duplicates: whoever publishes the same key in between changes the word, the
-// CAS fails, and the search starts again. So one key has one winner, without a lock, and a publisher that stops half-way
-// has changed nothing that anybody waits for.
+// A home bucket is two cache lines: a header word and seven 64-bit tags; seven locations. `exists` reads the first line and is
+// one cache miss. A home bucket that is full claims an overflow bucket. The home header has its valid bits, too, so that every
+// change of the visible entries is one CAS on one word, which also raises that word's version. Publishing uses the header value
+// read *before* the search for duplicates. Another publisher of the same key changes the word in between, the CAS fails, and
+// the search starts again. So one key has one winner, without a lock, and a publisher that stops half-way has changed nothing
+// that another process waits for.
 //
-// Claims. A slot is claimed by a CAS of its location from 0, or from the location of a page that has moved on to another
-// generation (what a dead publisher or remover left), while its valid bit is off. Publishing never moves a claim.
+// Claims. A slot is claimed by a CAS of its location while its valid bit is off. The CAS is from 0, or from the location of a
+// page that has moved on to another generation (left by a dead publisher or remover). Publishing never moves a claim.
 //
-// Thread safety: any number of threads of any number of processes. Progress: a failed CAS is somebody else's success;
-// loops are bounded by limits::kPublishRetries and limits::kBucketReadRetries. If the process dies here: a claimed slot
-// becomes claimable again when the page is freed; an overflow bucket that was claimed and not linked, or unlinked and not
-// released, names the lane of the dead and is released by release_overflow_of().
+// Thread safety: any number of threads of any number of processes. Progress: a failed CAS is another thread's success; loops
+// are bounded by limits::kPublishRetries and limits::kBucketReadRetries. If the process dies here: a claimed slot becomes
+// claimable again when the page is freed. An overflow bucket that was claimed and not linked, or unlinked and not released,
+// names the lane of the dead process, and release_overflow_of() releases it.
 #pragma once
 
 #include "libmaru/shm/blocks/hash.h"
@@ -42,29 +42,29 @@ struct Candidates {
   PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
 };
 Candidates registry_find(const ControlRegion& region, const Digest& digest);
-// The location of the only slot of the home bucket whose tag matches, read under an unchanged header. None otherwise, and
-// perhaps not the only one of its tag: registry_find knows. Enough in practice, at a third of the instructions.
+// The location of the only slot of the home bucket whose tag matches, read under an unchanged header. None otherwise. The
+// overflow bucket may have the tag, too: registry_find tells. Enough in practice, at a third of the instructions.
 PageRef registry_find_plain(const ControlRegion& region, const format::Bucket& home, const Digest& digest);
 
 enum class InsertStatus : uint8_t { kInserted, kDuplicate, kFull, kPinsFull, kExpiredInTheWay };
 struct InsertResult {
   InsertStatus status = InsertStatus::kFull;
-  PageRef winner;  // kDuplicate: the block that is there; kExpiredInTheWay: the one to be retired
+  PageRef winner;  // kDuplicate: the block that is there; kExpiredInTheWay: the block to be retired
 };
 
 // Publishes `own`, whose page is READY and pinned by the caller's table. now_ms: 0 ignores expiry.
 InsertResult registry_insert(const ControlRegion& region, LaneId lane, PinTable& pins, const Digest& digest,
                              PageRef own, uint64_t now_ms);
 
-// Takes the entry that names `ref` away, if there is one. Anyone may call it once the page is RETIRED or POISONED; it must
-// have been called before the page is freed. Returns whether it was this call that took it away.
+// Takes the entry that names `ref` away, if there is one. Any process may call it once the page is RETIRED or POISONED; it must
+// have been called before the page is freed. Returns whether this call took it away.
 bool registry_remove(const ControlRegion& region, LaneId lane, const Digest& digest, PageRef ref);
 
 // The blocks in the buckets of a key, read under an unchanged header.
 struct BucketContent {
   uint32_t count = 0;
   uint64_t bits[2 * limits::kBucketSlots];  // PageRefs of the first `count` valid slots
-  bool is_full = false;                     // all slots are valid, also those of an overflow bucket
+  bool is_full = false;                     // all slots are valid, also the slots of an overflow bucket
 
   PageRef ref(uint32_t i) const { return PageRef::from_bits(bits[i]); }
 };
@@ -73,7 +73,7 @@ BucketContent registry_content(const ControlRegion& region, const Digest& digest
 // Releases the overflow buckets that a dead lane claimed and did not link, or unlinked and did not release: of all, or of
 // [from, to).
 void release_overflow_of(const ControlRegion& region, LaneId dead, uint64_t from = 0, uint64_t to = UINT64_MAX);
-// One of them: `owner` is what its owner word was, and names the dead lane.
+// One of them: `owner` is a reading of its owner word, and names the dead lane.
 void release_overflow_bucket(const ControlRegion& region, uint64_t index, uint64_t owner);
 
 // Keys of a batch that are not in their home buckets, one in a hundred of a full pool: each costs two further misses, one
@@ -110,9 +110,9 @@ class LaterKeys {
   size_t count_ = 0;
 };
 
-// Looks for many keys at once. A group of keys goes through three passes: their digests are made; their lines are asked for,
-// while those of the groups before it are on their way, as far as misses can overlap; they are compared. Making the digests
-// meanwhile costs little: the processor would wait for lines.
+// Looks for many keys at once. A group of keys goes through three passes. First its digests are made. Then its lines are asked
+// for, while the lines of earlier groups are on their way, as far as misses can overlap. Last the tags are compared. Making the
+// digests meanwhile costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
   static constexpr size_t kGroup = 16;

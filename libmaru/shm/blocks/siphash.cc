@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);  // as every machine is that this builds for
 
-// What is below is compiled once for each set of instructions, so it has to be a part of its callers.
+// The code below is compiled once for each set of instructions, so it has to be a part of its callers.
 #define MARU_INLINED inline __attribute__((always_inline))
 
 using Words4 __attribute__((vector_size(32))) = uint64_t;
@@ -40,7 +40,7 @@ MARU_INLINED void rotate(Words4& word) {
   }
 }
 
-// Eight words for AVX2, each operation twice: of four alone every one would wait for the one before.
+// Eight words for AVX2, each operation twice: with four words alone each operation would wait for the operation before.
 struct TwiceWords4 {
   Words4 low, high;
 

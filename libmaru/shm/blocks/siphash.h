@@ -1,5 +1,5 @@
 // SipHash-2-4 with 128 bits of output (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012), of one byte string or
-// of eight side by side: the rounds of one depend on each other and leave most of a processor idle.
+// of eight side by side. The rounds of one string depend on each other and leave most of a processor idle.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ inline constexpr size_t kSipLanes = 8;
 struct SipInputs {
   const std::byte* data[kSipLanes];
   size_t size[kSipLanes];
-  size_t count;  // 1 to kSipLanes; what the others have is not looked at
+  size_t count;  // 1 to kSipLanes; the other lanes are not looked at
 };
 
 using SipSideBySide = void (*)(uint64_t key0, uint64_t key1, const SipInputs& inputs, SipHash (&ret_hashes)[kSipLanes]);
@@ -30,7 +30,7 @@ struct SipWay {
   const char* instructions;
   SipSideBySide hash;
 };
-// Those that this processor has, the fastest first.
+// The ways that this processor has, the fastest first.
 std::span<const SipWay> siphash128_ways();
 
 inline void siphash128_side_by_side(uint64_t key0, uint64_t key1, const SipInputs& inputs,

@@ -22,7 +22,7 @@ uint32_t claim_account(const ControlRegion& region, uint32_t lane, uint64_t tena
     AtomicU64& owner = region.account(lane, place).tenant;
     uint64_t found = owner.load_acquire();  // [pairs account.tenant]
     if (found == 0) {
-      region.lane_header(lane).accounts.fetch_add_relaxed(1);  // whoever sees the claim need not see this: a hint
+      region.lane_header(lane).accounts.fetch_add_relaxed(1);  // a hint: a thread that sees the claim need not see this
       if (owner.cas_acq_rel(found, tenant)) return place;      // [pairs account.tenant]
     }
     if (found == tenant) return place;
@@ -66,7 +66,7 @@ bool needs_credit(const ControlRegion& region, uint64_t tenant) {
 // -- clients ----------------------------------------------------------------------------------------------------------
 
 void StoreCharge::begin(const ControlRegion& region, uint32_t lane, uint64_t tenant) {
-  // A tenant that needs credit must have an account; what one needs is known only after in_flight was raised.
+  // A tenant that needs credit must have an account. Whether it needs credit is known only after in_flight was raised.
   for (bool everywhere = false;; everywhere = true) {
     const uint32_t place = claim_account(region, lane, tenant, everywhere);
     LaneAccount& account = region.account(lane, place);
@@ -124,7 +124,7 @@ uint64_t block_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_t
     const PageWord now{word.load_acquire()};                              // [pairs page.word]
     if (now.generation() == found.generation()) return bytes;
   }
-  return 0;  // it changes all the time: whoever changes it, changes an account as well
+  return 0;  // it changes all the time, and each change of it changes an account, too
 }
 
 uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant) {
@@ -158,7 +158,7 @@ uint64_t committed_bytes(const ControlRegion& region, const LaneSet& lanes, uint
     const uint32_t place = find_account(region, lane, tenant);
     if (place == kOthersAccount) return;
     const LaneAccount& account = region.account(lane, place);
-    // In this order: what began before is in the numbers, and what is returned was charged earlier.
+    // In this order: stores that began before are in the numbers, and bytes that are returned were charged earlier.
     const uint32_t stores = stores_in_flight(account.in_flight.load_seq_cst());  // [pairs tenant.rules]
     const uint64_t returned = account.returned.load_seq_cst();
     sum +=

@@ -1,19 +1,19 @@
-// What tenants use: the bytes of whole pages of their blocks that are SEALED, READY, RETIRING or RETIRED. The pages are the
-// truth. So that nobody has to count them, and no counter is shared, every lane has accounts (LaneAccount): its client adds
-// to them what it stores and what it frees. A tenant's usage is the sum over the lanes, and a balance that marud keeps for
-// what no live lane's account says any more, and for its own frees.
+// The usage of tenants: the bytes of whole pages of their blocks that are SEALED, READY, RETIRING or RETIRED. The pages are the
+// truth. So that no process has to count them, and no counter is shared, every lane has accounts (LaneAccount): its client adds
+// the bytes that it stores and frees to them. A tenant's usage is the sum over the lanes, and a balance that marud keeps for
+// bytes that no live lane's account has any more, and for its own frees.
 //
 // Invariants: (1) a block is charged before it is SEALED and returned after its pages are FREE or RESERVED again, so the sum is
-// never below what the pages say. (2) Who changes pages of a tenant has raised in_flight before and lowers it afterwards.
-// (3) Where a tenant needs credit, charged never passes what marud granted.
+// never below the sum of the pages. (2) A process that changes pages of a tenant has raised in_flight before and lowers it
+// afterwards. (3) Where a tenant needs credit, charged never passes marud's grant.
 //
 // Two things follow. A pass over the pages is exact for a tenant if all its accounts were quiet, and the same, before and after
 // it (read_tenant). And a rule that marud shows holds for a lane from the moment its account was seen without stores in flight
-// (committed_bytes): in_flight is raised by a sequentially consistent read-modify-write *before* the rules are read, and
-// marud reads it *after* it has shown them. [pairs tenant.rules]
+// (committed_bytes). A sequentially consistent read-modify-write raises in_flight *before* the rules are read, and marud reads
+// it *after* it has shown them. [pairs tenant.rules]
 //
-// If the process dies here: the sum stays too high by what it had charged and not stored, or freed and not returned, until
-// marud has folded the lane into its balance and a pass has corrected that.
+// If the process dies here: the sum stays too high by the bytes that it had charged and not stored, or freed and not returned.
+// marud folds the lane into its balance, and a pass corrects that.
 //
 // Thread safety: any number of threads of one client per lane; the part of marud below is marud's alone.
 #pragma once
@@ -39,8 +39,8 @@ bool needs_credit(const ControlRegion& region, uint64_t tenant);
 
 // -- clients ----------------------------------------------------------------------------------------------------------
 
-// Around a store, from before the page is SEALED. Unless kept, what was charged is returned at the end: by then the page must
-// be RESERVED by this lane again. Tenant 0 costs a comparison.
+// Around a store, from before the page is SEALED. Unless kept, the charge is returned at the end: by then the page must be
+// RESERVED by this lane again. Tenant 0 costs a comparison.
 class StoreCharge {
  public:
   StoreCharge(const ControlRegion& region, uint32_t lane, uint64_t tenant, uint64_t bytes) : bytes_(bytes) {
@@ -54,7 +54,7 @@ class StoreCharge {
 
   // The tenant needs credit and has not enough: nothing was charged.
   bool is_refused() const { return is_refused_; }
-  // The block is there, or somebody else frees it.
+  // The block is there, or another process frees it.
   void keep() { bytes_ = 0; }
 
  private:
@@ -96,13 +96,13 @@ class FreeReturn {
 
 // -- marud ------------------------------------------------------------------------------------------------------------
 
-// How many bytes of blocks this page counts for, and the tenant for whom, 0 for none; 0 if it counts for no block.
+// How many bytes of blocks this page counts for, and their tenant, 0 for none; 0 if it counts for no block.
 uint64_t block_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant);
 // The same where there is a tenant; 0 if there is none.
 uint64_t tenant_bytes(const ControlRegion& region, uint32_t page, uint64_t* ret_tenant);
 
-// The sums over the accounts of some lanes. Equal and quiet before and after a pass over the pages: nobody has changed any
-// page of the tenant in between, if the lanes were the same and none was emptied.
+// The sums over the accounts of some lanes. Equal and quiet before and after a pass over the pages means: no process has
+// changed a page of the tenant in between, if the lanes were the same and none was emptied.
 struct TenantReading {
   uint64_t charged = 0;
   uint64_t returned = 0;
@@ -114,8 +114,8 @@ struct TenantReading {
 void read_account(const format::LaneAccount& account, TenantReading* reading);
 TenantReading read_tenant(const ControlRegion& region, const LaneSet& lanes, uint64_t tenant);
 
-// What the lanes have in use or may still take without asking, wrapping. Lanes of `unsettled` may have stores in flight that
-// began under other rules, each of up to a region; those that are seen without any leave the set.
+// The bytes that the lanes have in use or may still take without asking, wrapping. Lanes of `unsettled` may have stores in
+// flight that began under other rules, each of up to a region; lanes that are seen without any leave the set.
 uint64_t committed_bytes(const ControlRegion& region, const LaneSet& lanes, uint64_t tenant, LaneSet* unsettled);
 // Takes back credit that was not used. With `forced` from lanes with stores in flight, too: they must be unsettled afterwards.
 void revoke_credit(const ControlRegion& region, const LaneSet& lanes, uint64_t tenant, bool forced);
@@ -125,9 +125,9 @@ void grant_credit(const ControlRegion& region, uint32_t lane, uint32_t account, 
 // The last step of fold_accounts() with an account whose sums are zero: the tenant goes from it, and its credit with it.
 void end_account(const ControlRegion& region, uint32_t lane, uint32_t account);
 
-// Moves what the accounts of a dead lane say into marud's balances, and empties them. `add(tenant, bytes)` adds (wrapping)
-// to a balance, with a release store; tenant 0 is for those that found no place. It is called twice for an account: the bytes
-// count double for a moment and never not at all, so whoever begins again after a death finds too much, not too little.
+// Moves the sums in the accounts of a dead lane into marud's balances, and empties them. `add(tenant, bytes)` adds (wrapping)
+// to a balance, with a release store; tenant 0 is for tenants that found no place. It is called twice for an account: the bytes
+// count double for a moment and never not at all. So a marud that begins again after a death finds too much, not too little.
 template <typename F>
 void fold_accounts(const ControlRegion& region, uint32_t lane, F&& add) {
   for (uint32_t i = 0; i < region.account_slots(); ++i) {

@@ -1,8 +1,8 @@
-// Touches: a hit leaves the page and the time in a ring of the reader's lane; marud reads the rings and tells
-// the pool's policy. The ring overwrites: nobody waits for anybody, and what was overwritten before it was read is counted.
+// Touches: a hit leaves the page and the time in a ring of the reader's lane; marud reads the rings and tells the pool's
+// policy. The ring overwrites: neither side waits, and touches that were overwritten before marud read them are counted.
 //
-// An entry carries the lap of the ring in one bit, so that an entry that is counted but not written yet is not mistaken
-// for the old one in its place. Thread safety: leave() by any thread of the lane's client; TouchReader by marud's thread.
+// An entry carries the lap of the ring in one bit. So the reader does not take the old entry for an entry that is counted and
+// not yet written. Thread safety: leave() by any thread of the lane's client; TouchReader by marud's thread.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -27,9 +27,9 @@ class TouchReader {
   uint64_t lost() const { return lost_; }
   // Touches of this lane that were read, or are lost.
   uint64_t cursor() const { return cursor_; }
-  // For a new client of the lane: starts with what is in the ring.
+  // For a new client of the lane: starts with the present content of the ring.
   void restart() { *this = {}; }
-  // For a new marud: goes on where the last one was, as the lane's header says.
+  // For a new marud: goes on at the last marud's place, as the lane's header says.
   void resume(uint64_t cursor) { *this = {}, cursor_ = cursor; }
 
  private:

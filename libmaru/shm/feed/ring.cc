@@ -9,7 +9,7 @@ namespace {
 using format::FeedHeader;
 using format::FeedKind;
 
-// The writer runs ahead of what it writes over by so much at a time, a part of the ring.
+// The writer announces the words that it will overwrite in such steps, each a part of the ring.
 constexpr uint64_t kOverwriteStepsPerRing = 16;
 // A publication is a few stores.
 constexpr uint32_t kEndReadsMax = 64;
@@ -111,7 +111,7 @@ void FeedWriter::append(const FeedRecord& record) {
       put(word);
     }
   }
-  // Before publish(): who reads the table behind a position knows all that was told before it. [pairs feed.table]
+  // Before publish(): a reader of the table behind a position knows all that was told before it. [pairs feed.table]
   view_.table(record.block.page()).store_release(is_stored ? format::feed_mark(record.block.generation()) : 0);
 }
 
@@ -153,7 +153,7 @@ FeedStatus FeedReader::read(FeedRecord* ret_record) {
   if (published - position_ > view_.ring_bytes()) return FeedStatus::kOverrun;
   const uint64_t words = view_.ring(position_ / 8).load_acquire() & 0xFFFF;  // [pairs feed.word]
   const FeedStatus status = take(published, ret_record);
-  // Whatever was copied, it counts only if nothing was written over it meanwhile.
+  // A copy counts only if nothing was written over it meanwhile.
   if (is_overrun()) return FeedStatus::kOverrun;
   if (status != FeedStatus::kRecord) return status;
   position_ += words * 8;

@@ -2,7 +2,7 @@
 //
 // Thread safety: one writer; readers each with a FeedReader of their own. Progress: neither waits for the other. A reader that
 // is overtaken notices after the copy: the writer raises `overwritten` before it writes over a word, and a reader that has
-// copied a newer word sees that. If the writer dies here: words behind `published`, which nobody reads.
+// copied a newer word sees that. If the writer dies here: words behind `published`, which no reader reads.
 #pragma once
 
 #include "libmaru/shm/region/page_word.h"
@@ -29,7 +29,7 @@ class FeedView {
   // Writes the header of an empty feed over zeros.
   static FeedView format(std::span<std::byte> memory, const FeedPlan& plan, uint64_t pages, const uint8_t (&uuid)[16],
                          uint64_t incarnation);
-  // Returns nullptr, or what is wrong with it. `pages`, `uuid`: of the pool that it must be of.
+  // Returns nullptr, or the fault. `pages`, `uuid`: of the pool that it must belong to.
   static const char* attach(std::span<std::byte> memory, uint64_t pages, const uint8_t (&uuid)[16], FeedView* ret_view);
 
   format::FeedHeader& header() const { return *header_; }
@@ -48,7 +48,7 @@ class FeedView {
   uint64_t ring_words_ = 0, pages_ = 0, incarnation_ = 0;
 };
 
-// What a record says.
+// The content of a record.
 struct FeedRecord {
   format::FeedKind kind = format::FeedKind::kStored;
   uint8_t reason = 0;
@@ -83,7 +83,7 @@ enum class FeedStatus : uint8_t {
   kRecord,
   kNothing,
   kOverrun,  // the writer has overtaken this reader
-  kDamaged   // what is there is no record, or not the next one
+  kDamaged   // the words are no record, or not the next record
 };
 
 class FeedReader {
@@ -93,9 +93,9 @@ class FeedReader {
   // Goes to the newest record's end. False: a publication was under way all the time; try again.
   bool go_to_end();
   FeedStatus read(FeedRecord* ret_record);
-  // Whether what lay at this reader's position is gone.
+  // Whether the words at this reader's position are gone.
   bool is_overrun() const { return view_.header().overwritten.load_acquire() > position_; }  // [pairs feed.overwritten]
-  // Of the last record that was read, or at which it began.
+  // The number of the last record that was read, or of the start.
   uint64_t sequence() const { return sequence_; }
   uint64_t unread_bytes() const;
 

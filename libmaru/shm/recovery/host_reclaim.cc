@@ -41,7 +41,7 @@ bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t h
   RegionWord found = read_region(region, index);
   const uint32_t host = found.host_in(region);
   if (found.state() != RegionState::kOrphaned || host >= region.hosts()) return false;
-  // Behind the word: whoever has the slot after this look has given its regions another word, or finds this one's.
+  // Behind the word: a host that has the slot after this look has given its regions another word, or finds this one's.
   if (!read_claim(region, host).is(HostState::kFree)) return false;
   const RegionWord inherited = orphan_of(heir, found);
   *ret_generation = inherited.generation();
@@ -84,7 +84,7 @@ uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to)
         const PageWord word{region.block(ref.page()).word.load_acquire()};  // [pairs page.word]
         if (word.is_findable(ref.generation()) || word.is(PageState::kRetired, ref.generation())) continue;
       }
-      // If the header has changed since, the entry was another one.
+      // If the header has changed since, the slot may have another entry.
       const uint64_t without = (header + kHeaderVersionOne) & ~(1ull << slot);
       repaired += home.tags.header.cas_seq_cst(header, without);  // [pairs bucket.header]
     }
@@ -106,7 +106,7 @@ void clear_host_lane(const ControlRegion& region, uint32_t lane) {
   clear_pins(region, lane);
   clear_lane(region, lane);
   LaneIdentity& identity = region.identity(lane);
-  const uint64_t generation = identity.state.load_relaxed() >> 48;  // nobody else writes it: the host is dead
+  const uint64_t generation = identity.state.load_relaxed() >> 48;  // no other writer: the host is dead
   identity.process.store_relaxed(0);                                // published by the state
   identity.start_time.store_relaxed(0);
   identity.boot_id_lo.store_relaxed(0);
@@ -123,7 +123,7 @@ void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use) {
   AtomicU64& word = region.lane_bitmap().words[lane / 64];
   const uint64_t bit = 1ull << lane % 64;
   uint64_t found = word.load_acquire();  // the CAS decides
-  // A failure is another host's success on one of its own lanes, or somebody scribbles. [pairs lanes.in_use]
+  // A failure is another host's success on one of its own lanes, or a process scribbles. [pairs lanes.in_use]
   for (uint32_t tries = 0; ((found & bit) != 0) != is_in_use && !word.cas_seq_cst(found, found ^ bit); ++tries)
     if (tries == limits::kPageWordRetries) {
       word.exchange_seq_cst(found ^ bit);

@@ -1,8 +1,8 @@
-// Taking back what a whole host held, after proof of its death and with the claim that says so (host_claim.h). What a single
-// lane leaves is reclaim.h's business; here is what is different about a host: all its lanes at once, its regions, the work
-// that its marud had begun, and whatever went back to an older state because the host took its caches with it.
+// Takes back the holdings of a whole host, after proof of its death and with the claim that says so (host_claim.h). reclaim.h
+// handles a single lane. This file handles the parts that only a host has: all its lanes at once, its regions, and its marud's
+// unfinished work. It also handles words that went back to an older state because the host took its caches with it.
 //
-// Every step may be repeated. If the reclaimer dies here: its successor, or who reclaims it, begins again.
+// Every step may be repeated. If the reclaimer dies here: its successor, or the host that reclaims it, begins again.
 #pragma once
 
 #include "libmaru/shm/recovery/reclaim.h"
@@ -11,7 +11,7 @@
 
 namespace maru::shm {
 
-// Whether a lane belongs to a host, whatever its generation.
+// Whether a lane belongs to a host, in any generation.
 class HostLanes final : public DeadLanes {
  public:
   HostLanes(const ControlRegion& region, uint32_t host) : region_(&region), host_(host) {}
@@ -24,16 +24,16 @@ class HostLanes final : public DeadLanes {
   uint32_t host_;
 };
 
-// Whose a region is, by its word: of hosts() for nobody's.
+// The host of a region, by its word; hosts() for no host.
 uint32_t host_of_region(const ControlRegion& region, uint32_t index);
-// Step 1: by CAS from the word that names the dead; whoever else has taken the region meanwhile keeps it. Returns whether the
-// region is an orphan of `heir` now because of this call.
+// Step 1: by CAS from the word that names the dead host; another host that has taken the region meanwhile keeps it. Returns
+// whether the region is an orphan of `heir` now because of this call.
 bool inherit_region(const ControlRegion& region, uint32_t index, uint32_t dead_host, uint32_t heir);
 
 // The same for an ORPHANED region whose host has left, so that its slot is FREE. Another machine that attaches there meanwhile
-// adopts its regions first, so one of the two has it. ret_generation: of the region's word now.
+// adopts its regions first, so only one host has it. ret_generation: of the region's word now.
 bool inherit_left_region(const ControlRegion& region, uint32_t index, uint32_t heir, uint32_t* ret_generation);
-// Step 4 of "Attach of a host": whether the region is this host's, which is LIVE, and nobody can inherit it any more.
+// Step 4 of "Attach of a host": whether the region belongs to this LIVE host, and no host can inherit it any more.
 bool adopt_region(const ControlRegion& region, uint32_t index, uint32_t host);
 
 // Step 2, for each lane of the host: end_lane_pins (reclaim.h).
@@ -44,11 +44,11 @@ void revive_retiring(const ControlRegion& region, uint32_t host, uint32_t page);
 // Step 4, buckets [from, to): entries whose page is not a block of that life any more lose their valid bit. Returns how many.
 uint32_t repair_entries(const ControlRegion& region, uint64_t from, uint64_t to);
 
-// Step 5: overflow buckets [from, to) that name a lane of the host; then each of its lanes is as if nobody had ever used it.
+// Step 5: overflow buckets [from, to) that name a lane of the host; then each of its lanes is as if no client had ever used it.
 // Its accounts must have been folded, its touches and counters read. Its bit goes off last, by CAS.
 void release_host_overflow(const ControlRegion& region, uint32_t host, uint64_t from, uint64_t to);
 void clear_host_lane(const ControlRegion& region, uint32_t lane);
-// The bit of one lane; those of other lanes in the same word may be changed by other hosts meanwhile.
+// Sets or clears the bit of one lane; other hosts may change the bits of other lanes in the same word meanwhile.
 void set_lane_bit(const ControlRegion& region, uint32_t lane, bool is_in_use);
 
 }  // namespace maru::shm

@@ -12,7 +12,7 @@ bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, u
 }
 
 HostWish read_wish(const ControlRegion& region, uint32_t host) {
-  return {region.host(host).wanted.load_acquire()};  // only a wish: what is done about it says so in words of its own
+  return {region.host(host).wanted.load_acquire()};  // only a wish: the act on it has words of its own
 }
 
 bool is_asker_live(const ControlRegion& region, HostWish wish) {

@@ -1,9 +1,9 @@
-// A host that has too little asks another one for a region, and what nobody rents any more is anybody's. The words are
-// HostRecord::wanted and the region word; docs/format.md, "A host asks for a region", has the steps and what a death after each
-// leaves.
+// A host that has too few regions asks another host for one. Any host may take a region that no lane rents any more. The words
+// are HostRecord::wanted and the region word; docs/format.md, "A host asks for a region", has the steps and the state after a
+// death at each step.
 //
-// Thread safety: any marud of any host. Progress: every step is one CAS. Nobody waits for an answer, so a wish may be lost with
-// either host.
+// Thread safety: any marud of any host. Progress: every step is one CAS. No host waits for an answer, so a wish may be lost
+// with either host.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -27,7 +27,7 @@ struct HostWish {
 // Asks `rich`, in the name of `self` in its life `generation`. False: it has a wish to answer already.
 bool ask_for_region(const ControlRegion& region, uint32_t rich, uint32_t self, uint32_t generation);
 HostWish read_wish(const ControlRegion& region, uint32_t host);
-// Whether who asked is LIVE, in the life in which it asked. For nobody else a region is given up.
+// Whether the asking host is LIVE, in the life in which it asked. No other host gets a region.
 bool is_asker_live(const ControlRegion& region, HostWish wish);
 // It was answered, one way or the other. A wish that came meanwhile stays.
 void end_wish(const ControlRegion& region, uint32_t host, HostWish wish);

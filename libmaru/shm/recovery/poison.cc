@@ -21,7 +21,8 @@ PoisonResult poison_page(LaneContext& marud, uint32_t page) {
     const uint64_t bytes = is_block ? tenant_bytes(region, page, &tenant) : 0;
     // Sequentially consistent, as RETIRED is: the pins that are looked for later must be those of before. [pairs pin.slot]
     if (!word.cas_seq_cst(found.bits, PageWord::poisoned(found.generation()).bits)) continue;
-    // Before anything else: a host that is lost would give the page back, and what is below and behind it may be gone by then.
+    // Before anything else: a lost host's old word would give the page back, and the blocks below and behind it may be gone by
+    // then.
     flush(region, word);
     PoisonResult result{PoisonStatus::kPoisoned, found, PageRef::none()};
     if (is_block) {

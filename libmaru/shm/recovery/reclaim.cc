@@ -92,7 +92,7 @@ void free_dead_tails(const ControlRegion& region, const DeadLanes& dead, uint32_
     const PageWord held{region.block(head).word.load_acquire()};  // [pairs page.word]
     const bool is_dead_head =
         (held.is(PageState::kReserved) || held.is(PageState::kSealed)) && dead.is_dead(held.lane());
-    // As in free_tails: it can only be this head's, which nobody but the caller frees.
+    // As in free_tails: it can only be this head's tail, and only the caller frees it.
     if (!is_dead_head || found.low() >= region.run_pages(head)) continue;
     if (!word.cas_acq_rel(found.bits, PageWord::free(found.generation() + 1).bits)) continue;
     flush(region, word);
@@ -107,7 +107,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
     AtomicU64& word = region.block(page).word;
     PageWord found{word.load_acquire()};  // [pairs page.word]
     if (found.is(PageState::kReady)) {
-      // What a publisher left that died between READY and its registry entry: no pin, no entry, so nobody will find it.
+      // A publisher died between READY and its registry entry: the block has no pin and no entry, so no reader will find it.
       const LaneId publisher = LaneId::from_low(uint32_t(region.detail(page).owner.load_relaxed()));  // a hint
       if (!dead.is_dead(publisher)) continue;
       if (!is_registered(region, page)) sink.unregistered(PageRef::of(page, found.generation()));
@@ -126,7 +126,7 @@ void reclaim_pages(LaneContext& daemon, const DeadLanes& dead, uint32_t from, ui
     const uint64_t bytes = found.is(PageState::kSealed) ? tenant_bytes(region, page, &tenant) : 0;
     const uint32_t freed = tails == Tails::kToFree ? free_tails(region, page) : 0;
     if (!word.cas_acq_rel(found.bits, PageWord::free(generation + 1).bits)) continue;
-    flush(region, word);  // or it might name a lane again that is nobody's by then
+    flush(region, word);  // or it might name a lane again that no client has by then
     sink.pages_freed(freed + 1);
     if (bytes != 0 && daemon.returns != nullptr) daemon.returns->returned(page, tenant, bytes);
     if (!parent.is_none()) sink.parent_suspect(parent);
@@ -193,8 +193,8 @@ void recount_pages(const ControlRegion& region, std::span<Recount> recounts, con
 }
 
 size_t recount_commit(const ControlRegion& region, std::span<Recount> recounts, const LaneSet& live) {
-  // After the pass: a child that it missed because it was free already belongs to an intent that is either still here, or
-  // whose lowering has cleared the flag. [pairs lane.intent]
+  // After the pass: a child that it missed because it was free already belongs to an intent. The intent is either still here,
+  // or its lowering has cleared the flag. [pairs lane.intent]
   const auto postpone = [&](uint32_t lane) {
     for (AtomicU64& intent : region.lane(lane).header->parent_intent) {
       const uint64_t parent = intent.load_seq_cst();

@@ -36,10 +36,10 @@ bool vacate_region(const ControlRegion& region, uint32_t index) {
   const auto is_out = [](PageWord word) { return word.is(PageState::kOut) || word.is(PageState::kPoisoned); };
   if (!holds_only([&](PageWord word) { return word.is(PageState::kFree) || is_out(word); })) return false;
   close_region_pages(region, index);
-  // Somebody may have been told of a FREE page while the region was rented, and has taken it since. OUT stays OUT: nobody
-  // opens pages here but who asks.
+  // A client may have learned of a FREE page while the region was rented, and has taken it since. OUT stays OUT: only the
+  // caller opens pages here.
   if (!holds_only(is_out)) return false;
-  // Or a host that is lost would leave FREE pages in a region that says that it has none.
+  // Otherwise a lost host would leave FREE pages in a region that should have none.
   flush(region, &region.block(first), region.region_pages() * sizeof(format::BlockLine));
   return true;
 }

@@ -1,8 +1,8 @@
-// The words of a region that changes hands. Renting says who should allocate in a region; only the page words say what may be
-// taken, so a client that does not know yet that a region is no longer its own harms nobody.
+// The words of a region that changes hands. Renting says which client should allocate in a region. Only the page words say
+// which pages may be taken, so a client that does not know yet that it has lost a region does no harm.
 //
-// Who: marud alone writes region words and moves pages between OUT and FREE; clients read the word. Steps, and what a death
-// after each leaves: docs/format.md, "Regions change hands" and "A region is taken from its owner".
+// Writers: marud alone writes region words and moves pages between OUT and FREE; clients read the word. docs/format.md,
+// "Regions change hands" and "A region is taken from its owner", has the steps, and the state after a death at each step.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -23,7 +23,7 @@ struct RegionWord {
   uint32_t generation() const { return uint32_t(bits >> 40) & 0xF'FFFF; }
   LaneId owner() const { return LaneId::from_low(uint32_t(bits & 0xFFF'FFFF)); }
   uint32_t host() const { return uint32_t(bits >> 28) & 0xFFF; }
-  // The host that looks after the region; hosts() of the pool for nobody.
+  // The host that looks after the region; hosts() of the pool for none.
   uint32_t host_in(const ControlRegion& region) const {
     return state() == format::RegionState::kUnused ? region.hosts() : host();
   }
@@ -32,17 +32,17 @@ struct RegionWord {
 // Whether the region is rented to this lane now.
 bool owns_region(const ControlRegion& region, uint32_t index, LaneId lane);
 
-// FREE -> OUT, each by CAS: a page that somebody takes first is that one's. Returns how many became OUT.
+// FREE -> OUT, each by CAS: a client that takes a page first has it. Returns how many became OUT.
 uint32_t close_region_pages(const ControlRegion& region, uint32_t index);
 // The same of some pages: `end` does not count.
 uint32_t close_pages(const ControlRegion& region, uint32_t first, uint32_t end);
 
-// After its owner left: if no page of the region is anybody's, FREE -> OUT. Returns whether every page is OUT or POISONED now,
-// and flushed: only then may the word say UNUSED. False: what is FREE stays so for the next owner, unless somebody took a
-// page in between; then what was before it in the region is OUT.
+// After its owner left: if no client has a page of the region, FREE -> OUT. Returns whether every page is OUT or POISONED now,
+// and flushed: only then may the word say UNUSED. False: FREE pages stay so for the next owner, unless a client took a page in
+// between; then the pages before it in the region are OUT.
 bool vacate_region(const ControlRegion& region, uint32_t index);
 
-// marud's word of a region that is its own to say; flushed.
+// Writes marud's word for a region that it decides about; flushed.
 void show_region(const ControlRegion& region, uint32_t index, RegionWord word);
 
 // OUT -> FREE, each by CAS. Returns how many became FREE.

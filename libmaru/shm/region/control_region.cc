@@ -40,8 +40,8 @@ const char* ControlRegion::format(std::span<std::byte> memory, const Parameters&
   Layout layout;
   if (const char* problem = plan_layout(parameters, &layout)) return problem;
   if (memory.size() < layout.control_bytes) return "the memory is smaller than the control region";
-  // A reader that attaches half-way must not find a valid header, so the old one's first word goes first, and the new one's
-  // comes last. Between them it says that somebody is at work.
+  // A reader that attaches half-way must not find a valid header, so the old header's first word goes first, and the new
+  // header's comes last. Between them it says that the memory is being formatted.
   auto& first = *reinterpret_cast<AtomicU64*>(memory.data());
   FormatClaim claim = claim_in(memory);
   if (!claim.is_one()) {

@@ -21,7 +21,7 @@ struct FormatIdentity {
   uint64_t created_unix_ms;
   bool checksums;
   bool shared = false;   // several hosts
-  bool durable = false;  // what is published outlives the machine's power
+  bool durable = false;  // published blocks outlive the machine's power
 };
 
 // One lane's part of the region.
@@ -37,15 +37,15 @@ class ControlRegion {
   ControlRegion() = default;
 
   // Writes an empty control region over `memory` (at least the layout's control_bytes, page-aligned). Every page is OUT.
-  // `memory_is_zero` skips clearing it. Returns nullptr, or what is impossible.
+  // `memory_is_zero` skips clearing it. Returns nullptr, or the reason why this is impossible.
   static const char* format(std::span<std::byte> memory, const Parameters& parameters, const FormatIdentity& identity,
                             bool memory_is_zero, ControlRegion* ret_region);
 
-  // Checks everything the header says against `device_bytes` and against the layout that its parameters demand. The
-  // header is copied first; later changes of it in shared memory have no effect. Returns nullptr, or what is wrong.
+  // Checks everything the header says against `device_bytes` and against the layout that its parameters demand. The header is
+  // copied first; later changes of it in shared memory have no effect. Returns nullptr, or the fault.
   static const char* attach(std::span<std::byte> memory, uint64_t device_bytes, ControlRegion* ret_region);
 
-  // The same for the header alone, before anything is mapped: how much there is to map.
+  // The same for the header alone, before anything is mapped: tells how many bytes to map.
   static const char* check_header(const Header& header, uint64_t device_bytes, Layout* ret_layout);
 
   const Header& header() const { return header_; }
@@ -64,17 +64,17 @@ class ControlRegion {
   bool has_bound_checksums() const { return (header_.incompat_flags & format::kIncompatBoundChecksums) != 0; }
   bool has_metadata() const { return (header_.incompat_flags & format::kIncompatMetadata) != 0; }
   bool is_shared() const { return (header_.incompat_flags & format::kIncompatShared) != 0; }
-  // Whether what is published must be in memory before it is visible: flush.h.
+  // Whether a block's words must be in memory before it is visible: flush.h.
   bool is_durable() const { return (header_.incompat_flags & format::kIncompatFlushed) != 0; }
   // Hosts, and the lanes that belong to each: docs/format.md, "Hosts".
   uint32_t hosts() const { return is_shared() ? header_.parameters.hosts : 1; }
   uint32_t lanes_per_host() const { return lanes() / hosts(); }
   uint32_t daemon_lane_of(uint32_t host) const { return host * lanes_per_host(); }
-  uint32_t host_of_lane(uint32_t lane) const { return lane / lanes_per_host(); }  // hosts() or more: of nobody
+  uint32_t host_of_lane(uint32_t lane) const { return lane / lanes_per_host(); }  // hosts() or more: no host
   const uint64_t* secret() const { return header_.secret; }
   uint64_t page_offset(uint32_t page) const { return layout_.control_bytes + page * page_bytes(); }
 
-  // A reference that comes from shared memory names a page only if this says so.
+  // A reference that comes from shared memory names a page only if this returns true.
   bool is_page(PageRef ref) const { return !ref.is_none() && ref.page() < pages(); }
   // Pages of the run whose head is `page`, from its block line: at least 1 and never beyond the page's region.
   uint32_t run_pages(uint32_t page) const;
@@ -106,7 +106,7 @@ class ControlRegion {
   AtomicU64& key_extent_owner(uint64_t extent) const { return at<AtomicU64>(format::kSectionKeyExtents, extent); }
   std::span<AtomicU64> key_extent(uint64_t extent) const;
   LaneView lane(uint32_t lane) const;
-  // Parts of a lane, for whoever looks at many lanes.
+  // Parts of a lane, for a walk over many lanes.
   format::LaneHeader& lane_header(uint32_t lane) const {
     return *reinterpret_cast<format::LaneHeader*>(section(format::kSectionLanes) + lane * layout_.lane_bytes);
   }

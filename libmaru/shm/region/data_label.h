@@ -10,7 +10,7 @@
 
 namespace maru::shm {
 
-// What its checksum must be: a label with another one was not written whole, or is damaged.
+// The right checksum: a label with another checksum was not written whole, or is damaged.
 inline uint64_t data_label_checksum(const format::DataLabel& label) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto* bytes = reinterpret_cast<const unsigned char*>(&label);
@@ -28,8 +28,8 @@ inline format::DataLabel make_data_label(const uint8_t (&uuid)[16], uint64_t dat
   return label;
 }
 
-// Writes it where everything is zero, or a part of it. The uuid first, by which a part is known, and the magic number last: a
-// part is nobody's label yet. The caller flushes it.
+// Writes it over zeros, or over a part of it. The uuid comes first, since it identifies a part, and the magic number last: a
+// part is no label yet. The caller flushes it.
 inline void write_data_label(void* memory, const format::DataLabel& label) {
   uint64_t words[sizeof(label) / 8];
   std::memcpy(words, &label, sizeof(words));
@@ -39,8 +39,8 @@ inline void write_data_label(void* memory, const format::DataLabel& label) {
 }
 static_assert(offsetof(format::DataLabel, uuid) == 8, "the second word");
 
-// Whether what was found is a part of this label, as a death while it is written leaves it: of its words some are there, the
-// uuid among them, and the others are zero.
+// Whether the found bytes are a part of this label, as a death during the writing leaves it. Then some of its words are there,
+// the uuid among them, and the others are zero.
 inline bool is_part_of(const format::DataLabel& found, const format::DataLabel& whole) {
   uint64_t has[sizeof(found) / 8], wanted[sizeof(whole) / 8];
   std::memcpy(has, &found, sizeof(has));

@@ -1,12 +1,11 @@
 // Flushing: putting lines into memory that outlives the caches of this host.
 //
-// A host that loses power takes its dirty cache lines with it. In a pool that several hosts share, or that lies on
-// persistent memory, a block may be found afterwards only if all that it consists of was in memory before; so publishers,
-// deleters and those who free write back what they changed, in the order that docs/format.md gives under "What a host takes
-// with it". A pool in ordinary memory has no such flag and pays one predictable branch.
+// A host that loses power takes its dirty cache lines with it. In a pool that several hosts share, or that lies on persistent
+// memory, a block may be found afterwards only if all its parts were in memory before. So publishers, deleters and processes
+// that free write back their changes, in the order that docs/format.md gives under "What a host takes with it". A pool in
+// ordinary memory has no such flag and pays one predictable branch.
 //
-// Thread safety: any thread. No system call; which instruction there is, is asked of the processor once.
-#pragma once
+// Thread safety: any thread. No system call; the processor is asked once which instruction it has.
 
 #include "libmaru/shm/region/control_region.h"
 
@@ -15,7 +14,7 @@
 namespace maru {
 #if defined(MARU_SIM)
 namespace sim {
-// What the fibre has stored becomes visible, and its lines in [address, address + bytes) are in memory.
+// The fibre's stores become visible, and its lines in [address, address + bytes) are in memory.
 void on_flush(const void* address, size_t bytes);
 }  // namespace sim
 #endif

@@ -39,8 +39,8 @@ std::array<uint8_t, 16> claimed_uuid(std::span<const std::byte> begin) {
 void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]) {
   auto* words = reinterpret_cast<AtomicU64*>(memory.data() + kUuidAt);
   uint64_t found[2] = {words[0].load_relaxed(),
-                       words[1].load_relaxed()};  // nobody else writes: the claim is the caller's
-  if (found[0] == 0 || found[1] == 0) {           // none, or half of one, before there was a label
+                       words[1].load_relaxed()};  // there is no other writer: the claim is the caller's
+  if (found[0] == 0 || found[1] == 0) {           // none, or half of a uuid, before there was a label
     std::memcpy(found, uuid, sizeof(found));
     words[0].store_relaxed(found[0]);
     words[1].store_release(found[1]);
@@ -59,7 +59,7 @@ ClearingMark clearing_mark_in(std::span<const std::byte> begin) { return {claim_
 
 namespace {
 
-// The words of the line, each in memory before the next one: nobody else writes them.
+// Writes the words of the line, each in memory before the next word: there is no other writer.
 void put_word(std::span<std::byte> memory, size_t offset, uint64_t bits) {
   auto& word = *reinterpret_cast<AtomicU64*>(memory.data() + offset);
   word.store_release(bits);

@@ -1,6 +1,6 @@
-// Who formats this memory. Its first word is what a header begins with; while somebody formats it, that word says who. Two
-// hosts that found the same memory blank meet in it, and one of them formats; a formatting that was cut off is known by it. The
-// steps are in docs/format.md, "Format".
+// The claim of a process that formats this memory. The first word of the memory is the beginning of a header; during formatting
+// it names the formatter. Two hosts that found the same memory blank meet in it, and one of them formats. The word also tells
+// of a formatting that was cut off. The steps are in docs/format.md, "Format".
 //
 // Thread safety: any process of any host. Progress: one CAS.
 #pragma once
@@ -15,8 +15,8 @@ namespace maru::shm {
 struct FormatClaim {
   uint64_t bits = 0;
 
-  // `machine`: a number above 0, of whoever may be formatting at the same time on another host; 0 where a lock keeps all others
-  // out.
+  // `machine`: a number above 0 that tells this machine from others that may format at the same time; 0 where a lock keeps all
+  // others out.
   static constexpr FormatClaim of(uint32_t machine) { return {uint64_t(machine) << 32 | kMark}; }
   constexpr bool is_one() const { return uint32_t(bits) == kMark; }
   constexpr uint32_t machine() const { return uint32_t(bits >> 32); }
@@ -36,12 +36,12 @@ std::array<uint8_t, 16> claimed_uuid(std::span<const std::byte> begin);
 // Of memory that the caller has claimed: writes `uuid` beside the claim; if a formatting that was cut off has left one there,
 // that is kept and returned in `uuid`.
 void settle_uuid(std::span<std::byte> memory, uint8_t (&uuid)[16]);
-// Of a pool that nobody uses and whose blocks are given up: what it would be if its formatting had been cut off, by whoever has
-// the lock. The uuid stays, so its pages are still its own.
+// Makes a pool without users, whose blocks are given up, look as if its formatting had been cut off. The caller has the lock.
+// The uuid stays, so its pages still belong to it.
 void give_up_pool(std::span<std::byte> memory);
 
-// In the place of a claim while memory is cleared whose content is given up: whoever finds it goes on clearing. Of one device
-// of a pool, or of both; a lock keeps all others of this host out, and nothing those of another one.
+// Stands in the place of a claim while given-up memory is cleared: a process that finds it goes on clearing. It concerns one
+// device of a pool, or both. A lock keeps all others of this host out, but no process of another host.
 struct ClearingMark {
   uint64_t bits = 0;
 
@@ -51,12 +51,12 @@ struct ClearingMark {
   constexpr bool is_one() const { return uint32_t(bits) == kMark && bits >> 35 == 0; }
   constexpr bool has_uuid() const { return (bits >> 32 & 1) != 0; }  // there is one beside it, as beside a claim
   constexpr bool is_of_pages() const { return (bits >> 33 & 1) != 0; }
-  // Several hosts reach it, so another one may be at it.
+  // Several hosts reach it, so another host may be clearing it.
   constexpr bool is_shared() const { return (bits >> 34 & 1) != 0; }
 
   static constexpr uint32_t kMark = 0x434b524d;  // "MRKC" when read as bytes
 };
-inline constexpr size_t kMarkedBytes = 64;  // the line that it is in, with the uuid: cleared last
+inline constexpr size_t kMarkedBytes = 64;  // the line of the mark, with the uuid: cleared last
 
 ClearingMark clearing_mark_in(std::span<const std::byte> begin);
 // Marks memory before any of it is cleared. `uuid`: of the pool that is cleared away, or any; its two devices have the same.

@@ -74,7 +74,7 @@ bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t ge
 
 bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead) {
   if (dead.reclaimer() >= region.hosts()) return true;  // scribbled on
-  // A life that is over stays over, so whatever happens before the caller's CAS, the answer is still right.
+  // A life that is over stays over, so the answer is still right at the caller's CAS.
   const HostClaim reclaimer = read_claim(region, dead.reclaimer());
   return !reclaimer.is_in_use() || (reclaimer.generation() & 0xFFFF) != dead.reclaimer_generation();
 }
@@ -86,8 +86,8 @@ bool free_host(const ControlRegion& region, uint32_t host, HostClaim from) {
 
 bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation) {
   const HostClaim free = HostClaim::of(HostState::kFree, generation + 1);
-  // Another host may make it SUSPECT between the two looks, and nobody but this one LIVE again. One of an older version drops
-  // the tag when it does, and nobody puts one back.
+  // Another host may make it SUSPECT between the two looks, and only this host makes it LIVE again. A host of an older version
+  // drops the tag when it does, and no host puts a tag back.
   for (int tries = 0; tries < 3; ++tries) {
     const HostClaim found = read_claim(region, host);
     if (!found.is_in_use() || found.generation() != generation) return false;

@@ -1,8 +1,9 @@
-// The claim on a host slot of a shared pool: one word, changed by CAS alone, which says whose the slot is and, if its host is
-// dead, who takes back what it held. docs/format.md, "Hosts", has the table of its changes and what a death after each leaves.
+// The claim on a host slot of a shared pool: one word, changed by CAS alone. It names the host of the slot and, if this host is
+// dead, the host that takes back its holdings. docs/format.md, "Hosts", has the table of its changes and the state after a
+// death.
 //
 // Thread safety: any marud of any host. Progress: every step is one CAS. If the marud dies here: between a claim and its end
-// the word names it, and whoever has proof of its death goes on from there.
+// the word names it, and a host with proof of its death goes on from there.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -16,7 +17,7 @@ using format::HostState;
 struct HostClaim {
   uint64_t bits = 0;
 
-  // `tag`: of the machine whose the slot is, in ATTACHING, LIVE and SUSPECT; 0: an older version wrote the word.
+  // `tag`: of the slot's machine, in ATTACHING, LIVE and SUSPECT; 0: an older version wrote the word.
   static constexpr HostClaim of(HostState state, uint32_t generation, uint32_t tag = 0) {
     return {uint64_t(generation) << 32 | uint64_t(tag) << 8 | uint64_t(state)};
   }
@@ -45,39 +46,40 @@ struct HostClaim {
 
 HostClaim read_claim(const ControlRegion& region, uint32_t host);
 
-// The slot that a machine is to claim, and the claim by which that was decided: only from that very word it may go on, since
-// another host may be faster. Its own one that is in use; else one that it, or another machine of its tag, is about to have;
-// else the first FREE one; else host is hosts().
+// The slot that a machine is to claim, and the claim behind this choice. The machine may go on only from that very word, since
+// another host may be faster. The choice is its own slot in use. Else a slot that it, or another machine of its tag, is about
+// to have; else the first FREE slot; else host is hosts().
 struct HostSlot {
   uint32_t host;
   HostClaim claim;
 };
 HostSlot choose_slot(const ControlRegion& region, uint64_t machine_id);
 
-// Each returns whether the word was `from` and is now what was asked for, in memory, too.
-// From a LIVE or SUSPECT of this machine whose marud is gone: LIVE of the next generation. From FREE or ATTACHING: ATTACHING of
-// the next generation, with which nothing may be held; the machine id is written and flushed, and finish_attach() follows.
+// Each returns whether the word was `from` and is now changed, in memory, too. From a LIVE or SUSPECT claim of this machine
+// whose marud is gone: LIVE of the next generation. From FREE or ATTACHING: ATTACHING of the next generation, with which
+// nothing may be held; the machine id is written and flushed, and finish_attach() follows.
 bool claim_host(const ControlRegion& region, uint32_t host, HostClaim from, uint64_t machine_id);
 // False: it took so long that another marud has ended it.
 bool finish_attach(const ControlRegion& region, uint32_t host, HostClaim from);
-// Of an ATTACHING that stands still: who made it so is dead, or has to begin again. Needs no proof.
+// Ends an ATTACHING that stands still: its host is dead, or has to begin again. Needs no proof.
 bool end_attach(const ControlRegion& region, uint32_t host, HostClaim from);
 bool suspect_host(const ControlRegion& region, uint32_t host, HostClaim from);  // its heartbeat is late
 bool host_is_well(const ControlRegion& region, uint32_t host, HostClaim from);  // says the host itself
-// After proof of its death: only who gets true takes back what the host held, in its life `reclaimer_generation`. From LIVE or
-// SUSPECT, or from DEAD when is_reclaimer_gone().
+// After proof of its death: only the caller that gets true takes back the host's holdings, in its life `reclaimer_generation`.
+// From LIVE or SUSPECT, or from DEAD when is_reclaimer_gone().
 bool declare_host_dead(const ControlRegion& region, uint32_t host, HostClaim from, uint32_t reclaimer,
                        uint32_t reclaimer_generation);
 // The same after a proof of the death of this `generation`, which took its time: another life in the slot is another host.
 // False also if the host is not in use any more.
 bool declare_proven_dead(const ControlRegion& region, uint32_t host, uint32_t generation, uint32_t reclaimer,
                          uint32_t reclaimer_generation);
-// Of a DEAD claim: the life of the reclaimer that it names is over: it is dead itself, it has left, or its marud is another one
-// by now. What it had begun is whose declare_host_dead() succeeds.
+// For a DEAD claim: the life of the reclaimer that it names is over. The reclaimer is dead, has left, or has a new marud by
+// now. The next successful declare_host_dead() takes over its unfinished work.
 bool is_reclaimer_gone(const ControlRegion& region, HostClaim dead);
 // From DEAD, when all was taken back: FREE of the next generation.
 bool free_host(const ControlRegion& region, uint32_t host, HostClaim from);
-// The same by the host itself, which has given all back. False: it was declared dead meanwhile, and somebody is at it.
+// The same by the host itself, which has given all back. False: it was declared dead meanwhile, and another host is reclaiming
+// it.
 bool leave_host(const ControlRegion& region, uint32_t host, uint32_t generation);
 
 }  // namespace maru::shm

@@ -11,8 +11,8 @@ using namespace maru::format;
 constexpr uint64_t buckets_for(uint64_t pages) {
   return std::max<uint64_t>(1, (2 * pages + limits::kBucketSlots - 1) / limits::kBucketSlots);
 }
-// A full pool uses half of the slots: of freshly filled buckets 2.8 % overflow, but after its blocks were replaced a few
-// times 10 %, since an entry stays in the overflow bucket when its home has room again (tests/unit/registry_test.cc). Seven
+// A full pool uses half of the slots. 2.8 % of freshly filled buckets overflow. After its blocks were replaced a few times it
+// is 10 %, since an entry stays in the overflow bucket when its home has room again (tests/unit/registry_test.cc). Seven
 // standard deviations above that, which from 4,096 pages on is less than a sixth.
 constexpr uint64_t overflow_buckets_for(uint64_t buckets) {
   const uint64_t expected = buckets / 10;

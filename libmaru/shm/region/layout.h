@@ -12,7 +12,7 @@ namespace maru::shm {
 
 using format::Parameters;
 
-// What follows from the parameters.
+// The numbers that follow from the parameters.
 struct Layout {
   format::SectionRecord sections[format::kSectionCount];
   uint64_t control_bytes;
@@ -27,7 +27,7 @@ struct Layout {
 
 inline constexpr const char* kTooSmall = "the pool is too small for its control region and a single region of pages";
 
-// Returns nullptr, or what is wrong with the parameters.
+// Returns nullptr, or the fault in the parameters.
 const char* plan_layout(const Parameters& parameters, Layout* ret_layout);
 
 // The steps of plan_layout(), for the sizing of a new pool (pool_sizing.h). plan_lane(): how a lane is divided. lay_out(): all

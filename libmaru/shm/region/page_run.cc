@@ -12,7 +12,7 @@ PageRef take_page(const ControlRegion& region, LaneId lane, uint32_t page) {
   if (!found.is(PageState::kFree)) return PageRef::none();
   const uint32_t generation = found.generation();
   if (!word.cas_acq_rel(found.bits, PageWord::reserved(generation, lane).bits)) return PageRef::none();
-  region.block(page).shape.store_relaxed(1);  // read only by whoever sees the word after a release by this lane
+  region.block(page).shape.store_relaxed(1);  // a reader sees the word after a release by this lane
   return PageRef::of(page, generation);
 }
 
@@ -45,11 +45,11 @@ bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t
   bool all = true;
   for (uint32_t i = 1; i < count && all; ++i) {
     AtomicU64& word = region.block(first + i).word;
-    PageWord found{word.load_relaxed()};  // RESERVED by this lane: nobody changes it but to POISONED
+    PageWord found{word.load_relaxed()};  // RESERVED by this lane: only POISONED can replace it
     all = is_mine(found) && word.cas_seq_cst(found.bits, PageWord::tail(found.generation(), i).bits);
   }
-  // A marud that has made the head POISONED meanwhile may have looked for its tails before they were there: either it has seen
-  // them, or this sees that it was there. [pairs page.retiring]
+  // A marud that has made the head POISONED meanwhile may have looked for its tails before they were there. Either it has seen
+  // them, or this load sees POISONED. [pairs page.retiring]
   if (!is_mine(PageWord{region.block(first).word.load_seq_cst()}))
     free_tails(region, first);
   else if (all)
@@ -83,8 +83,8 @@ uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<c
     const PageWord found{line.word.load_acquire()};  // [pairs page.word]
     if (!found.is(PageState::kReserved) || found.lane() != lane) continue;
     const PageRef head = PageRef::of(uint32_t(page), found.generation());
-    // Another thread of this client may be writing this line. What it fills is no parent of itself, and what it took itself may
-    // have a mark of an earlier life.
+    // Another thread of this client may be writing this line. A buffer that it fills is no parent of itself, and a page that it
+    // took may have a mark of an earlier life.
     const bool is_marked = std::binary_search(marks.begin(), marks.end(), line.chain.load_relaxed()) &&
                            line.parent.load_relaxed() == head.bits;
     if (is_marked) freed += give_back_run(region, lane, head);
@@ -121,7 +121,7 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head) {
   if (word.load_acquire() != mine) return 0;  // [pairs page.word]
   uint32_t freed = 0, generation = head.generation();
   if (region.run_pages(head.page()) > 1) {
-    // Of several threads that give back one buffer, one goes on: tails are freed by who holds the head for certain.
+    // When several threads give back one buffer, one goes on: only a thread that certainly holds the head frees tails.
     const uint64_t renewed = PageWord::reserved(++generation, lane).bits;
     if (!word.cas_acq_rel(mine, renewed)) return 0;
     mine = renewed;

@@ -2,9 +2,9 @@
 // TAIL and name their distance to it.
 //
 // Taking: each page FREE -> RESERVED{lane}, one by one; then the head's line says how long the run is; then pages 2..k
-// become TAIL. Giving back: from the last TAIL to the head, the head last, each with generation + 1. If the process dies
-// here: every page is RESERVED by its lane, or a TAIL of such a page, or free; marud frees what names the dead lane, heads
-// through the same function as everybody else.
+// become TAIL. Giving back: from the last TAIL to the head, the head last, each with generation + 1. If the process dies here:
+// every page is RESERVED by its lane, or a TAIL of such a page, or free. marud frees the pages of the dead lane, and heads
+// through the same function as every client.
 #pragma once
 
 #include "libmaru/shm/region/control_region.h"
@@ -25,14 +25,14 @@ PageRef take_run(const ControlRegion& region, LaneId lane, uint32_t page, uint32
 // was POISONED meanwhile, and the others were given back.
 bool join_run(const ControlRegion& region, LaneId lane, uint32_t first, uint32_t count);
 
-// marud's: takes a run for the client `to`, first for its own lane. The client is told of it in the answer to the request that
-// `mark` names; if marud dies before it is the client's, the next marud frees it, and if the answer is lost, give_back_granted
-// does. As take_run otherwise.
+// marud's: takes a run for the client `to`, first for its own lane. The answer to the request in `mark` tells the client. If
+// marud dies before the run is the client's, the next marud frees it; if the answer is lost, give_back_granted does. As
+// take_run otherwise.
 constexpr uint64_t grant_mark(LaneId to, uint32_t request_id) { return uint64_t(to.low()) << 32 | request_id; }
 PageRef grant_run(const ControlRegion& region, LaneId daemon, LaneId to, uint32_t page, uint32_t count, uint64_t mark,
                   uint32_t* ret_blocker);
-// The client's: runs of this lane with one of these marks, which are sorted, become FREE. Only when nobody works on those
-// requests any more. Returns how many pages.
+// The client's: runs of this lane with one of these marks, which are sorted, become FREE. Only when marud does not work on
+// these requests any more. Returns how many pages.
 uint64_t give_back_granted(const ControlRegion& region, LaneId lane, std::span<const uint64_t> marks);
 
 // Gives back a RESERVED run of this lane. Returns how many pages became FREE; 0 if the head is not the lane's.
@@ -42,10 +42,10 @@ uint32_t give_back_run(const ControlRegion& region, LaneId lane, PageRef head);
 // is not the lane's, or is a run.
 PageRef renew_page(const ControlRegion& region, LaneId lane, PageRef page);
 
-// The pages behind a head that may be its tails are those before this distance from it: as many as its line says, and in
-// memory that loses nothing only as far as TAIL and POISONED pages follow each other. Joining goes up and giving back goes
-// down, so the tails of a run that is whole or half-way have no gap. So many heads whose lines somebody scribbled cost one
-// walk over the pages together, not one each. In a durable pool single lines may be lost: there the length alone counts.
+// The end of the pages behind a head that may be its tails: as many as its line says. In memory that loses nothing, it goes
+// only as far as TAIL and POISONED pages follow each other. Joining goes up and giving back goes down, so the tails of a run
+// that is whole or half-way have no gap. So many heads with scribbled lines cost one walk over the pages together, not one
+// each. In a durable pool single lines may be lost: there the length alone counts.
 uint32_t tails_end(const ControlRegion& region, uint32_t head);
 
 // The tails of a head that the caller holds exclusively become FREE, last first.

@@ -10,7 +10,7 @@ namespace maru::shm {
 using format::PageRef;
 using format::PageState;
 
-// Who a lane is at this time: lane numbers are used again, with another generation.
+// The identity of a lane's client: lane numbers are used again, with another generation.
 struct LaneId {
   uint32_t lane = 0;        // 12 bits
   uint32_t generation = 0;  // 16 bits

@@ -6,8 +6,8 @@
 namespace maru::shm {
 namespace {
 
-// Lanes for a large pool would take most of a small one. What is not wished for is halved until they take a small share of
-// `size`: the pins, then lanes and pins in turns, and neither below what a few clients need.
+// Lanes for a large pool would take most of a small pool. Sizes without a wish are halved until they take a small share of
+// `size`: the pins, then lanes and pins in turns. Neither falls below the need of a few clients.
 void choose_lanes(const FormatWishes& wishes, uint64_t size, Parameters* p) {
   p->lanes = wishes.lanes ? wishes.lanes : limits::kLanesDefault;
   p->pins_max = wishes.pins_max ? wishes.pins_max : limits::kPinsMaxDefault;
@@ -43,20 +43,20 @@ constexpr const char* kTooManyPages =
     "page_bytes is too small for this size: there would be more than 2^32 - 2 pages, and the rest would stay unused; "
     "choose a larger page_bytes";
 
-// Of the bytes of the pages, what cells for long keys take, and inline keys that are longer than the usual default.
+// The share of the pages' bytes for cells of long keys, and for inline keys that are longer than the usual default.
 constexpr uint64_t kKeyBytesShare = 64;
 constexpr uint64_t kKeyInlineDefaultMax = 1024;
 
-// A pool whose users have long keys must hold as many blocks as any other. Where a page is large enough for its share to hold a
-// cell, there is one for each page; below that the inline key takes a share as large.
+// A pool whose users have long keys must hold as many blocks as any other. Where a page's share is large enough to hold a cell,
+// there is a cell for each page; below that the inline key takes a share as large.
 uint32_t default_key_inline(uint64_t page_bytes) {
   const uint64_t share = page_bytes / kKeyBytesShare;
   if (share >= limits::kKeyExtentBytes) return limits::kKeyInlineDefault;
   return uint32_t(std::clamp<uint64_t>(share, limits::kKeyInlineDefault, kKeyInlineDefaultMax));
 }
 
-// All but the pages, with the defaults of a pool of `size` bytes, of which `cut_bytes` are cut into regions. A smaller one's
-// are nowhere larger, so that whoever tries them in turns never refuses a pool that is larger than one which was possible.
+// All but the pages, with the defaults of a pool of `size` bytes, of which `cut_bytes` are cut into regions. A smaller pool's
+// defaults are nowhere larger. So a caller that tries sizes in turn never refuses a pool that is larger than a possible pool.
 const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut_bytes, Parameters* ret_parameters) {
   const bool small = size < limits::kSmallPoolBytes;
   Parameters p{};
@@ -87,9 +87,9 @@ const char* choose_shape(const FormatWishes& wishes, uint64_t size, uint64_t cut
 
 uint64_t pages_bytes_of(const Parameters& p) { return p.pages * p.page_bytes; }
 
-// As many regions of pages as `room_bytes` and the control region have room for; `fits` says of a layout whether the latter
-// has. The control region grows with them, so the largest count is found by bisection. Refused when there is room for a region
-// more than references can name: whoever gives memory to a pool wants all of it used.
+// As many regions of pages as `room_bytes` and the control region have room for; `fits` says whether a layout fits the control
+// region. The control region grows with them, so the largest count is found by bisection. Refused when there is room for a
+// region more than references can name: an administrator wants all of a pool's memory used.
 template <typename Fits>
 const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const Fits& fits, Parameters* shape,
                          Layout* ret_layout) {
@@ -125,8 +125,8 @@ const char* choose_pages(const FormatWishes& wishes, uint64_t room_bytes, const 
 // A pool of the same pages in one piece: its control region takes less than an eighth of it.
 constexpr uint64_t whole_for(uint64_t pages_bytes) { return pages_bytes / 7 * 8; }
 
-// As many pages as both pieces have room for. Where a small control region leaves pages unused, lanes that are nobody's wish
-// give way to them, if an eighth more is gained.
+// As many pages as both pieces have room for. Where a small control region leaves pages unused, lanes without a wish give way
+// to them, if an eighth more is gained.
 const char* fill_pieces(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
                         Layout* ret_layout) {
   const auto fits = [&](const Parameters&, const Layout& layout) {

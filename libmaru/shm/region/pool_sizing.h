@@ -9,7 +9,7 @@
 
 namespace maru::shm {
 
-// What the configuration says of a new pool; 0 is the default.
+// The configuration of a new pool; 0 is the default.
 struct FormatWishes {
   uint64_t pool_bytes = 0;
   uint64_t page_bytes = 0;
@@ -29,13 +29,12 @@ struct Pieces {
   uint64_t pages_room = 0;
 };
 
-// Fills in defaults and counts the pages that fit. Returns nullptr, or what is impossible with so many bytes or fewer.
+// Fills in defaults and counts the pages that fit. Returns nullptr, or the reason why so many bytes or fewer are impossible.
 const char* choose_parameters(const FormatWishes& wishes, Parameters* ret_parameters);
 // The least size, a multiple of 4 KiB, that is possible with wishes whose pool_bytes is too small. Nothing: no size is.
 std::optional<uint64_t> least_pool_bytes(FormatWishes wishes);
-// The same for a pool in two pieces. wishes.pool_bytes is the size of both, with all that is not for pages. The
-// parameters speak of both together, so that neither alone is ever taken for the whole. No other number of pages is
-// better.
+// The same for a pool in two pieces. wishes.pool_bytes is the size of both, with all bytes that are not for pages. The
+// parameters describe both together, so that neither alone is ever taken for the whole. No other number of pages is better.
 const char* choose_parameters_in_two(const FormatWishes& wishes, const Pieces& pieces, Parameters* ret_parameters,
                                      Layout* ret_layout);
 // Divides wishes.pool_bytes, rounded up, into pieces that are multiples of `unit`, a power of two. `label_bytes` of the

@@ -124,7 +124,7 @@ Result<BlockFile> BlockFile::open(const BlockFileWish& wish) {
   return log;
 }
 
-// A log that is there, or room for one that holds nothing.
+// Recognises an existing log, or room for a log that holds nothing.
 Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
   AlignedBytes begin(kLogFirstRegion);
   const uint64_t there = std::min<uint64_t>(bytes, kLogFirstRegion);
@@ -154,7 +154,7 @@ Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
                                                     "maru-tierd, or nothing")) +
                                "; name another path, or set force = true for one start, which overwrites it");
   was_made_now_ = true;
-  // Another id: what is left of before proves nothing any more.
+  // A new id: records from before prove nothing any more.
   if (::getrandom(id_.data(), id_.size(), 0) != ssize_t(id_.size())) return failure(errno, "draw a random id");
   return {};
 }

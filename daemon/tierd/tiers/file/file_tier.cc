@@ -99,7 +99,7 @@ FileTier::~FileTier() {
   lock.unlock();
   reclaim_.join();
   lock.lock();
-  // The open region and the clean ones get their footers, so that the next start need not read them record by record.
+  // The open region and the clean regions get their footers, so that the next start need not read them record by record.
   (void)table_.close_open();
   for (uint32_t i = 0; i < table_.count(); ++i) {
     if (table_.region(i).state == RegionState::kClean) table_.region(i).state = RegionState::kClosed;
@@ -199,7 +199,7 @@ void FileTier::loaded(Record& record, int result) {
   Lock lock(mutex_);
   Region& region = table_.region(record.place.region);
   if (result == -EBADMSG) ++damaged_;
-  // What cannot be read once is not tried again.
+  // An entry that cannot be read once is not tried again.
   if (const IndexedEntry* const found = result < 0 && result != -ECANCELED ? table_.find(record.entry.key) : nullptr;
       found && table_.entry_of(*found).sequence == record.entry.sequence)
     table_.forget(record.entry.key);
@@ -246,7 +246,7 @@ bool FileTier::remove(const maru_tier_request& request, Lock& lock) {
   record->entry.flags = kRecordTombstone;
   record->entry.payload_checksum = checksum_of(nullptr, 0);
   if (!write_entry(record, nullptr, nullptr, lock)) return false;
-  table_.forget(key_of(request));  // from now on, whatever becomes of the tombstone
+  table_.forget(key_of(request));  // from now on, even if the tombstone fails
   return true;
 }
 
@@ -267,7 +267,7 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
   record->lay_out(memory);
   if (payload) copy_bytes(record->own.data(), payload + record->in_place, entry.payload_bytes - record->in_place);
   write_record_header(record->header.all(), file_.id(), table_.region(place->region).sequence, entry, attributes);
-  // What takes the place of something else must outlast it when the power fails.
+  // A record that takes the place of another must outlast it when the power fails.
   const bool is_durable = entry.is_tombstone() || table_.find(entry.key) != nullptr;
   lock.unlock();
   transfers_->write({.pieces = record->pieces(memory),
@@ -321,7 +321,7 @@ void FileTier::write_footer(uint32_t index, Lock&) {
                      }});
 }
 
-// -- what it says of itself ----------------------------------------------------------------------------------------------
+// -- its properties ------------------------------------------------------------------------------------------------------
 
 void FileTier::get_properties(maru_tier_properties& ret_properties) const {
   ret_properties = {};

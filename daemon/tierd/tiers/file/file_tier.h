@@ -1,15 +1,13 @@
 // The file tier: entries in a log of regions, an index of them in memory, and a thread that gives up whole regions for room.
 //
 // store     place in the open region, one write of header, payload and tail, then the index. No entry is seen before its
-// write
-//           is done.
+//           write is done.
 // load      one read of the whole record; header, key and payload verify, or it is a miss and the entry is forgotten.
 // delete    the index at once, then a tombstone.
 // give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region,
-// the
-//           others go; then the region gets a new header and is clean.
+//           the others go; then the region gets a new header and is clean.
 //
-// Threads: any for each function. Callbacks of transfers come from threads of Transfers. One lock; nobody holds it over I/O.
+// Threads: any for each function. Callbacks of transfers come from threads of Transfers. One lock; no thread holds it over I/O.
 #pragma once
 
 #include "daemon/tierd/tiers/completions.h"
@@ -55,7 +53,7 @@ class FileTier {
   const RecoveredLog& recovered() const { return recovered_; }
 
  private:
-  struct Record;  // one transfer's memory, and what it is for
+  struct Record;  // one transfer's memory, and its purpose
   using Lock = std::unique_lock<std::mutex>;
 
   FileTier(const FileTierWish& wish, BlockFile file);

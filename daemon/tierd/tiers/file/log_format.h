@@ -1,22 +1,22 @@
-// The format of the file tier: a log of regions, whose records say themselves whether they are whole.
+// The format of the file tier: a log of regions, whose records prove themselves whole.
 //
-//   0            superblock: what this is, the size of its regions, a random id
+//   0            superblock: magic and version, the size of its regions, a random id
 //   4 KiB        a block in which O_DIRECT is tried
 //   64 KiB       region 0, region 1, ...
 //
 // A region:
 //   0            its header: index, sequence
 //   4 KiB        record, record, ...    each begins at a multiple of 4 KiB
-//   ...          what was never written in this life of the region
+//   ...          bytes that were never written in this life of the region
 //   end          footer: an entry for each record, then in the last 4 KiB the trailer that proves it
 //
 // A record: header, key and attributes, filled up to a multiple of 4 KiB; then the payload, likewise. A tombstone is a record
 // without a payload: its key was deleted.
 //
-// Sequences. A region gets a new one each time that it begins anew, so records of an earlier life prove themselves
-// stale. An entry gets one when it is stored or deleted, and of two records of one key the higher one counts. A record that
-// is moved keeps its own. Regions are given up in the order of their sequences. A record of a key is never written to an
-// older region than a tombstone or record of that key with a lower sequence; so a tombstone outlives all that it denies.
+// Sequences. A region gets a new sequence each time that it begins anew, so records of an earlier life prove themselves stale.
+// An entry gets a sequence when it is stored or deleted, and among two records of one key the higher counts. A record that is
+// moved keeps its own. Regions are given up in the order of their sequences. A record of a key is never written to an older
+// region than a tombstone or record of that key with a lower sequence; so a tombstone outlives all records that it denies.
 //
 // Checksums are XXH3 of 64 bits, with the store's id as a part of each sum. A payload therefore cannot pass for a
 // record, unless its author knows the id.
@@ -42,7 +42,7 @@ inline constexpr uint64_t kLogProbeOffset = kLogBlock;
 inline constexpr uint32_t kLogVersion = 1;
 inline constexpr uint64_t kLogRegionBytesMin = 64u << 10;  // a header, a record, a footer, with room; for tests
 inline constexpr uint64_t kLogRegionBytesMax = 1ull << 32;
-inline constexpr uint64_t kLogRegionsMin = 4;  // one that is written, two that are clean, one that holds something
+inline constexpr uint64_t kLogRegionsMin = 4;  // one for writing, two clean regions, one with entries
 
 using LogMagic = std::array<char, 8>;
 using LogId = std::array<uint8_t, 16>;
@@ -51,7 +51,7 @@ inline constexpr LogMagic kRegionMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'G', 'N'
 inline constexpr LogMagic kRecordMagic = {'M', 'A', 'R', 'U', 'B', 'L', 'C', 'K'};
 inline constexpr LogMagic kTrailerMagic = {'M', 'A', 'R', 'U', 'F', 'O', 'O', 'T'};
 
-// The rest of its 4 KiB is zero, as behind the other headers of one block.
+// The rest of its 4 KiB is zero, as behind the other headers of a single block.
 struct Superblock {
   LogMagic magic;
   uint32_t version;

@@ -8,7 +8,7 @@
 namespace maru::tierd {
 
 namespace {
-constexpr size_t kCleanRegions = 2;                    // one for new records, one for those that are moved
+constexpr size_t kCleanRegions = 2;                    // one for new records, one for moved records
 constexpr std::chrono::milliseconds kRetryPause{100};  // after the device refused a region's header
 }  // namespace
 
@@ -38,7 +38,7 @@ void FileTier::make_clean(Lock& lock) {
   }
   const auto oldest = table_.oldest_closed();
   if (!oldest) {
-    // Nothing is written yet, and the disk is full: who waits learns it.
+    // Nothing is written yet, and the disk is full: the waiting requests learn it.
     if (is_full)
       while (!waiting_.empty()) {
         finish(waiting_.front().ticket, -ENOSPC);

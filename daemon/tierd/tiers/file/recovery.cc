@@ -17,7 +17,7 @@ namespace maru::tierd {
 uint64_t scan_piece(std::span<const std::byte> piece, uint64_t piece_offset, uint64_t region_bytes, const LogId& id,
                     uint64_t region_sequence, std::vector<LogEntry>& entries, uint64_t* ret_torn) {
   const uint64_t piece_end = piece_offset + piece.size();
-  // Records are written side by side, so one that is whole may follow one that is not: every block may begin one.
+  // Records are written side by side, so a whole record may follow a torn record: every block may begin a record.
   uint64_t offset = std::max(piece_offset, kLogBlock);
   while (offset + kLogBlock <= piece_end) {
     const auto here = piece.subspan(offset - piece_offset);
@@ -80,7 +80,7 @@ void set_entries(Region& region, std::vector<LogEntry> entries) {
   region.entries = std::move(entries);
 }
 
-// What one thread has found.
+// The findings of one thread.
 struct Finding {
   RecoveredLog log;
   std::optional<Error> error;
@@ -121,7 +121,7 @@ Result<void> recover_region(const BlockFile& file, uint32_t index, Region& regio
   if (auto got = file.read(block.data(), kLogBlock, file.region_offset(index)); !got)
     return tl::unexpected(got.error());
   const auto sequence = read_region_sequence(block.all(), file.id(), index);
-  if (!sequence) return {};  // FRESH, whatever lies there
+  if (!sequence) return {};  // FRESH, with any bytes
   region.sequence = *sequence;
   auto entries = footer_of(file, index, *sequence);
   if (!entries) return tl::unexpected(entries.error());
@@ -163,7 +163,7 @@ Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table) {
           recover(finding);
         });
     } catch (const std::system_error&) {
-      // The limit of threads: those that began read the whole log.
+      // the limit of threads: the started threads read the whole log
     }
     recover(findings[0]);
   }

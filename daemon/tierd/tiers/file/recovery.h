@@ -14,7 +14,7 @@ struct RecoveredLog {
   uint64_t torn = 0;         // records whose header verifies and whose payload does not
 };
 
-// Fills the table. Regions with a header and nothing behind it are CLEAN, those with records CLOSED, others FRESH. A region
+// Fills the table. Regions with a header and nothing behind it are CLEAN, regions with records CLOSED, others FRESH. A region
 // that was scanned gets its footer. Reads headers, trailers and footers; of regions without a footer, at most two after a
 // crash of this program, everything. Fails when the device does.
 Result<RecoveredLog> recover_log(const BlockFile& file, RegionTable& table);

@@ -180,7 +180,7 @@ void RegionTable::index_recovered() {
       if (!is_new && is_older(at->second, i, entry)) at->second = {i, slot, 0};
     }
   }
-  // Tombstones have denied what they deny.
+  // The tombstones have denied their records.
   for (auto at = index_.begin(); at != index_.end();) {
     const LogEntry& entry = entry_of(at->second);
     if (entry.is_tombstone()) {

@@ -1,10 +1,10 @@
-// The regions of a log and the index of its entries: where each key is, which region is written, which goes next. No I/O.
+// The regions of a log and the index of its entries: the place of each key, the open region, the next region to go. No I/O.
 //
 // A region's life:
 //
 //   FRESH --prepare--> CLEAN --open--> OPEN --full--> CLOSED --give up--> PREPARING --> CLEAN
 //
-// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN ones have a header on
+// FRESH regions were never written in this file, so the file system may have no room for them. CLEAN regions have a header on
 // the device, with their next sequence. At most one is OPEN.
 //
 // Not thread-safe: FileTier holds its lock.
@@ -35,7 +35,7 @@ struct Region {
   uint32_t writes = 0;        // under way
   uint32_t reads = 0;         // under way; the region is not given up before they are done
   bool has_footer = false;
-  std::vector<LogEntry> entries;  // whose records are on the device, in the order in which they were written
+  std::vector<LogEntry> entries;  // entries whose records are on the device, in the order of writing
 };
 
 // Where a record is, or will be.
@@ -50,7 +50,7 @@ struct IndexedEntry {
   uint32_t uses = 0;  // loads since it was written here
 };
 
-// What there is of the entries whose keys name the same group (maru/tier.h).
+// The number and bytes of entries whose keys name the same group (maru/tier.h).
 struct GroupCount {
   uint64_t entries = 0;
   uint64_t bytes = 0;
@@ -70,9 +70,9 @@ class RegionTable {
 
   // Of any record: that it fits into an empty region.
   bool can_hold(const LogEntry& entry) const;
-  // Room for the record in the open region; opens a clean one when that is full, and says which region is complete now.
-  // Nothing: there is no clean region. The place counts as a write under way. `may_take_last`: of the clean regions; the
-  // last is for records that are moved, so that what was used lately finds room while new records wait.
+  // Room for the record in the open region; opens a clean region when that is full, and tells which region is complete now.
+  // Nothing: there is no clean region. The place counts as a write under way. `may_take_last`: of the clean regions; the last
+  // is for records that are moved, so that recently used entries find room while new records wait.
   std::optional<RecordPlace> place(const LogEntry& entry, bool may_take_last, std::optional<uint32_t>& ret_closed);
   // Ends the open region early, as its device takes no more.
   std::optional<uint32_t> close_open();
@@ -84,9 +84,9 @@ class RegionTable {
   // The closed region with the lowest sequence, if no write is under way in it.
   std::optional<uint32_t> oldest_closed() const;
 
-  // The record is on the device. Replaces what the key had; a tombstone removes it.
+  // The record is on the device. Replaces the key's earlier record; a tombstone removes it.
   void written(const RecordPlace& place, LogEntry entry);
-  // The same of a record that was moved; only while the index still has it where it was.
+  // The same for a record that was moved; only while the index still has its old place.
   bool moved(const RecordPlace& place, LogEntry entry, uint32_t from_region);
   IndexedEntry* find(std::string_view key);
   const LogEntry& entry_of(const IndexedEntry& found) const { return regions_[found.region].entries[found.slot]; }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kRingEntries = 256;
 
-// What is left of the pieces after so many bytes.
+// Drops so many bytes from the beginning of the pieces.
 void advance(std::array<iovec, 3>& pieces, uint64_t bytes) {
   for (iovec& piece : pieces) {
     const uint64_t here = std::min<uint64_t>(bytes, piece.iov_len);
@@ -166,7 +166,7 @@ void Transfers::run_ring() {
 }
 
 void Transfers::finish_write(std::unique_ptr<Write> write, int result) {
-  // First the callback: when the last write is seen to be done, its memory is nobody's any more.
+  // First the callback: when the last write is seen to be done, the owner may free its memory.
   write->transfer.done(result);
   std::unique_lock lock(mutex_);
   write_bytes_running_ -= write->bytes;
@@ -207,7 +207,7 @@ void Transfers::run_reader() {
     is_write ? void(write_bytes_running_ += bytes) : void(++reads_running_);
     lock.unlock();
     transfer.done(move(transfer, is_write));
-    transfer.done = nullptr;  // before the lock: what it holds may be large
+    transfer.done = nullptr;  // before the lock: its captures may be large
     lock.lock();
     is_write ? void(write_bytes_running_ -= bytes) : void(--reads_running_);
     if (!writes_.empty()) start_writes(lock);

@@ -1,10 +1,9 @@
 // Transfers between memory and the log: reads by threads, writes by io_uring, and callbacks when they are done.
 //
-// Why reads are no requests of io_uring: the kernel lets a process end while such requests are under way, and then a device
-// may still write into memory that they named. That memory is a page of the pool, and marud gives it to another client once
-// this process is gone. A thread that reads with O_DIRECT waits inside the kernel, where no signal reaches it, so the
-// process is not gone before the device has answered. A late write only reads memory: what it writes then does not verify,
-// which is a miss.
+// Why reads are no requests of io_uring: the kernel lets a process end while such requests are under way, and then a device may
+// still write into memory that they named. That memory is a page of the pool, and marud gives it to another client once this
+// process is gone. A thread that reads with O_DIRECT waits inside the kernel, where no signal reaches it, so the process is not
+// gone before the device has answered. A late write only reads memory: its record then does not verify, which is a miss.
 //
 // Reads go before writes: at most `write_bytes` of writes are under way, and `write_bytes_beside_reads` while reads wait or
 // run.
@@ -30,7 +29,7 @@
 namespace maru::tierd {
 
 struct Transfer {
-  std::array<iovec, 3> pieces = {};  // in this order; those of length 0 are left out
+  std::array<iovec, 3> pieces = {};  // in this order; pieces of length 0 are left out
   uint64_t offset = 0;
   bool is_durable = false;  // of a write: on the device when it is done
   // 0 when all bytes were transferred, or -errno; -EIO: the file ended early.
@@ -49,7 +48,7 @@ struct TransferLimits {
 class Transfers {
  public:
   Transfers(int file, const TransferLimits& limits);
-  // Waits for all that are under way; those that wait end with -ECANCELED.
+  // Waits for all transfers under way; waiting transfers end with -ECANCELED.
   ~Transfers();
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;

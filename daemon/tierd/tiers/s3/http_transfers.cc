@@ -113,7 +113,7 @@ void HttpTransfers::start(HttpRequest request) {
   set(CURLOPT_PATH_AS_IS, 1L);  // the path that is signed is the path that is sent
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_TCP_NODELAY, 1L);
-  set(CURLOPT_NOPROXY, "*");  // a proxy of the environment would see, and may change, what is signed
+  set(CURLOPT_NOPROXY, "*");  // a proxy of the environment would see, and may change, signed requests
   set(CURLOPT_BUFFERSIZE, kReadBufferBytes);
   set(CURLOPT_CONNECTTIMEOUT_MS, long(wish_.connect_timeout_ms));
   set(CURLOPT_TIMEOUT_MS, std::max(1L, long(self->request.timeout.count())));
@@ -139,7 +139,7 @@ void HttpTransfers::start(HttpRequest request) {
     set(
         CURLOPT_READFUNCTION,
         +[](char* room, size_t, size_t n, void* user) { return static_cast<Transfer*>(user)->send(room, n); });
-    // A connection that had gone before the first byte was sent: libcurl begins again on another one.
+    // A connection that had gone before the first byte was sent: libcurl begins again on another connection.
     set(CURLOPT_SEEKDATA, self);
     set(
         CURLOPT_SEEKFUNCTION, +[](void* user, curl_off_t offset, int origin) {

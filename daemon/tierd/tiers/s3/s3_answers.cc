@@ -8,7 +8,7 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr size_t kTextBytesMax = 300;  // of what people read
+constexpr size_t kTextBytesMax = 300;  // of text for people
 constexpr uint32_t kRetryAfterMax = 3600;
 constexpr size_t kEntityBytesMax = 12;
 
@@ -78,7 +78,7 @@ std::string unescaped(std::string_view xml) {
   return text;
 }
 
-// The content of the first element of this name; nothing: it is not there, or does not end. `*ret_after`: what follows it.
+// The content of the first element of this name; nothing: it is not there, or does not end. `*ret_after`: the text behind it.
 std::optional<std::string_view> element(std::string_view xml, std::string_view name, std::string_view* ret_after) {
   for (size_t at = 0; (at = xml.find('<', at)) != std::string_view::npos; ++at) {
     if (xml.compare(at + 1, name.size(), name) != 0) continue;

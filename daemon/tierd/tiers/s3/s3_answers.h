@@ -1,4 +1,4 @@
-// What an S3 server says, taken apart: headers, an error, a page of a list. All of it is read from outside. What does not fit
+// The answers of an S3 server, taken apart: headers, an error, a page of a list. All of it comes from outside. Unexpected text
 // is left out or refused, and every number is bounded.
 #pragma once
 
@@ -22,13 +22,13 @@ struct S3Headers {
   std::optional<int64_t> date;  // Unix seconds, of the server's clock
 };
 
-// Takes one line, as it came; what it does not know it ignores.
+// Takes one line, as it came; ignores unknown headers.
 void take_header_line(std::string_view line, S3Headers& headers);
 
 struct S3Error {
   std::string code;     // "NoSuchBucket"; empty: the body is no error of S3
   std::string message;  // for people, shortened, printable
-  std::string region;   // the one that the server expects, where it says so
+  std::string region;   // the region that the server expects, where it says so
   std::string endpoint;
 };
 

@@ -1,8 +1,8 @@
-// What a bucket has, as far as this process knows: by a listing, which is repeated now and then as other hosts share the
-// bucket, and by its own stores and deletions, at once. Lookups do not trust it; list() and get_usage() read it, as they must
-// not wait for a server. It takes about 300 bytes for each entry.
+// This process's knowledge of a bucket: by a listing, which is repeated now and then as other hosts share the bucket, and by
+// its own stores and deletions, at once. Lookups do not trust it; list() and get_usage() read it, as they must not wait for a
+// server. It takes about 300 bytes for each entry.
 //
-// A listing has names and sizes. Of an entry that this process has stored or looked up it knows the rest, too.
+// A listing has names and sizes. For an entry that this process has stored or looked up it knows the rest, too.
 //
 // Threads: any.
 #pragma once
@@ -28,11 +28,11 @@ class S3Catalogue {
   void erase(const std::string& name);
 
   // A listing: begin_round(), listed() for each object, then end_round(), after which entries that were not listed are gone. A
-  // round that failed ends with is_whole = false, and nothing goes. What changes meanwhile by put() and erase() stays so.
+  // round that failed ends with is_whole = false, and nothing goes. Changes meanwhile by put() and erase() stay.
   void begin_round();
   void listed(const std::string& name, uint64_t object_bytes);
   void end_round(bool is_whole);
-  // The next entry behind *cursor whose name does not tell its key, and how long this is; an empty name: there is none.
+  // The next entry behind *cursor whose name does not tell its key, and the key's length; an empty name: there is none.
   std::pair<std::string, uint32_t> next_nameless(uint64_t* cursor) const;
 
   void get_usage(maru_tier_usage& ret_usage) const;

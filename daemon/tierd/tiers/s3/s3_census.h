@@ -1,5 +1,5 @@
 // Fills the catalogue of a bucket: sixteen lists side by side, one for each first digit of the names below the prefix, page
-// after page. Then the heads of those entries whose names do not tell their keys are read, some at a time.
+// after page. Then the heads of entries whose names do not tell their keys are read, some at a time.
 //
 // Threads: the client's.
 #pragma once

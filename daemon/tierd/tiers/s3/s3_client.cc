@@ -42,7 +42,7 @@ int result_of(uint32_t status, const std::string& code) {
   return status == 429 || status == 503 ? -EBUSY : -EIO;
 }
 
-// What has to be done about a refusal. Empty: it is none of the known ones.
+// The remedy for a refusal. Empty: an unknown refusal.
 std::string remedy(const S3Service& service, uint32_t status, const S3Headers& headers, const S3Error& error) {
   if (error.code == "NoSuchBucket")
     return "expected the bucket \"" + service.bucket + "\" at " + service.host + "; create it, or correct bucket";
@@ -184,7 +184,7 @@ bool S3Client::try_again(const std::shared_ptr<Job>& job, const S3Headers& heade
   return true;
 }
 
-// Temporary credentials end, and their file then has the next ones.
+// Temporary credentials end, and their file then has the next credentials.
 bool S3Client::has_new_credentials() {
   if (service_.credentials.path.empty()) return false;
   auto found = read_credentials(service_.credentials);

@@ -1,8 +1,8 @@
-// Calls of S3: signed, tried again within bounds, and told apart by what a caller can do about an answer.
+// Calls of S3: signed, tried again within bounds, and told apart by the caller's possible reactions.
 //
 // Tried again are answers that promise nothing about the next try (429, 500, 502, 503, 504, 408, a conflict of writers) and
-// connections that break. The pause doubles, a random half of it, and a server that names a longer one gets it. All tries
-// lie within the deadline of the call. Not tried again are 403, 404, 412 and other refusals.
+// connections that break. The pause doubles, a random half of it, and a server that names a longer pause gets it. All tries lie
+// within the deadline of the call. Not tried again are 403, 404, 412 and other refusals.
 //
 // Reads go before writes, but for one write at a time, and writes leave a share of the connections free for reads.
 //
@@ -44,7 +44,7 @@ struct S3Call {
   std::array<std::string_view, 3> body = {};
   bool has_body = false;
   Clock::time_point deadline;
-  std::function<void()> begin;  // before each try: what the sink has taken so far does not count. May be empty
+  std::function<void()> begin;  // before each try: the sink's earlier bytes do not count. May be empty
   std::function<bool(std::string_view bytes, uint32_t status, const S3Headers& headers)> sink;  // may be empty
 
   struct Outcome {

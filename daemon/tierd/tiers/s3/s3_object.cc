@@ -47,7 +47,7 @@ std::string base64url(std::string_view bytes) {
   return text;
 }
 
-// Nothing: not what base64url() gives for any bytes.
+// Nothing: base64url() gives such text for no bytes.
 std::optional<std::string> from_base64url(std::string_view text) {
   std::string bytes;
   uint32_t held = 0;

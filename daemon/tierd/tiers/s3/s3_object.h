@@ -1,13 +1,13 @@
-// How an entry lies in a bucket: one object, written by one request. S3 shows an object when its last byte has come, and
+// The form of an entry in a bucket: one object, written by one request. S3 shows an object when its last byte has come, and
 // replaces it at once, so a bucket never has a part of an entry.
 //
 //   fixed fields, key | payload | attributes
 //
-// Fixed fields and key are the head. It proves itself, and has checksums of the rest. The payload begins where the key alone
-// says, so ranges of it are read side by side, straight into the memory of a request.
+// Fixed fields and key are the head. It proves itself, and has checksums of the rest. The key alone tells where the payload
+// begins, so ranges of it are read side by side, straight into the memory of a request.
 //
-// The name of the object says the key, or its digest and length where the key is long, so that a list of names and sizes is
-// enough to know every entry's size:
+// The name of the object has the key, or the digest and length of a long key. So a list of names and sizes is enough to know
+// every entry's size:
 //
 //   PREFIX hh/k BASE64URL(key)            up to kNamedKeyBytesMax bytes of key
 //   PREFIX hh/h HEX(SHA-256(key)) - LENGTH

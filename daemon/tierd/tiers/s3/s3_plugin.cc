@@ -90,7 +90,7 @@ std::string read_service(OptionReader& reader, S3Service& service) {
   const std::string payload_hash = reader.text("sign_payload", "auto");
   if (payload_hash != "auto" && payload_hash != "true" && payload_hash != "false")
     return "sign_payload: found \"" + payload_hash + "\", expected auto, true or false";
-  // By TLS nobody can change the body on its way.
+  // With TLS no attacker can change the body on its way.
   service.signs_payload = payload_hash == "true" || (payload_hash == "auto" && service.scheme == "http");
   return read_bucket(reader.text("bucket", ""), reader.text("addressing", "auto"), service);
 }

@@ -72,7 +72,7 @@ void S3Tier::run() {
   }
 }
 
-// -- what the bucket has -------------------------------------------------------------------------------------------------
+// -- the content of the bucket -------------------------------------------------------------------------------------------
 
 void S3Tier::count() {
   census_.begin([this](const Outcome& outcome) { counted(outcome); });
@@ -166,7 +166,7 @@ void S3Tier::load(const Shared& operation) {
     load_part(operation, i * wish_.part_bytes, (i + 1) * wish_.part_bytes, i + 1 == parts);
 }
 
-// The last part takes the attributes, too, whose length is not known before the head is.
+// The last part takes the attributes, too. Their length is known only from the head.
 void S3Tier::load_part(const Shared& operation, uint64_t first, uint64_t end, bool is_last) {
   const bool is_whole = first == 0 && is_last;
   uint64_t* const arrived = &operation->arrived[first / wish_.part_bytes];
@@ -268,7 +268,7 @@ void S3Tier::end(S3Operation& operation, int result) {
                     tells ? operation.head.payload_bytes : 0, tells ? operation.head.note : 0});
 }
 
-// -- what it says of itself ----------------------------------------------------------------------------------------------
+// -- its properties ------------------------------------------------------------------------------------------------------
 
 void S3Tier::note(const Outcome& outcome) {
   const std::lock_guard lock(mutex_);

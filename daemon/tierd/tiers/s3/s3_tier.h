@@ -3,7 +3,7 @@
 // store     one PUT of head, payload and attributes out of the memory of the request.
 // lookup    a GET of the head alone. load: GETs of parts of the object side by side, into the memory of the request; length and
 //           checksums of all must agree with the head, and the head with the key.
-// delete    a lookup, as S3 does not tell whether there was something to delete, and a DELETE.
+// delete    a lookup, as S3 does not tell whether the entry existed, and a DELETE.
 //
 // A thread of its own has the connections. When an operation ends, no transfer of its own touches the memory of the request
 // any more, since the kernel has copied all bytes.
@@ -34,8 +34,8 @@ struct S3Wish {
 
 class S3Tier {
  public:
-  // A server that is not there now may come later. One that refuses, or has no such bucket, is an error, which names the
-  // finding, the expectation and the remedy. The first list is complete when this returns.
+  // An absent server may come later. A server that refuses, or has no such bucket, is an error, which names the finding, the
+  // expectation and the remedy. The first list is complete when this returns.
   static Result<std::unique_ptr<S3Tier>> open(const S3Wish& wish);
   ~S3Tier();
   S3Tier(const S3Tier&) = delete;

@@ -71,7 +71,7 @@ std::string uri_encoded(std::string_view text, bool keeps_slashes) {
 }
 
 std::string canonical_query(const std::map<std::string, std::string>& query) {
-  std::map<std::string, std::string> encoded;  // the order is that of the encoded names
+  std::map<std::string, std::string> encoded;  // in the order of the encoded names
   for (const auto& [name, value] : query) encoded[uri_encoded(name, false)] = uri_encoded(value, false);
   std::string text;
   for (const auto& [name, value] : encoded) text += (text.empty() ? "" : "&") + name + "=" + value;
