@@ -1,11 +1,11 @@
 // One thread has one poll(): the sockets, libmicrohttpd's descriptor, answers, and the order to stop. Only this thread calls
 // libmicrohttpd. It suspends a request that waits for an answer, so any number of requests wait at once.
 //
-// A client holds kHeaderBytesMax of memory and a body. It may hold a connection for kLifeMs at most in each of three states:
-// without the first line of a request, without the end of its request, and with an unread reply. The time during which the
-// client waits for marud does not count. By TCP a client has kTokenMs to show a token. When places are short, idle connections
-// are closed for newcomers (places.h), so that no client keeps others out by connecting. marud tells a refused client why
-// before it closes the connection.
+// A client holds kHeaderBytesMax of memory and a body. It may hold a connection for kLifeMs at most in each of three states.
+// These are: no first line of a request yet, no end of its request yet, and an unread reply. The time during which the client
+// waits for marud does not count. By TCP a client has kTokenMs to show a token. When places are short, idle connections are
+// closed for newcomers (places.h), so that no client keeps others out by connecting. marud tells a refused client why before it
+// closes the connection.
 #include "daemon/base/log.h"
 #include "daemon/base/thread_priority.h"
 #include "daemon/http/service_thread.h"
