@@ -62,7 +62,8 @@ struct PoolConfig {
   TenantSettings tenants;      // as configured
   std::string policy = "lru";  // of eviction: daemon/policy/policies.h
   PolicyOptions policy_options;
-  std::string policy_dir;  // where other policies than the built-in ones are loaded from
+  std::string policy_dir;      // where other policies than the built-in ones are loaded from
+  std::string tracing_socket;  // where spans of evictions go; empty: nowhere
   // Background eviction starts when this share of the page bytes is in use, and stops at the lower one. 0: no background
   // eviction, as for 1.
   double high_watermark = 0;
