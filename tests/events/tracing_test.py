@@ -416,7 +416,7 @@ def knock(room, message, *descriptors):
 
 def hostile_clients_are_refused(arguments):
     rng = seeded(arguments.seed)
-    with Room(arguments, CONFIG + "clients = 4\n") as room, room.client() as client:
+    with Room(arguments, CONFIG + "clients = 4\nuser_clients = 4\n") as room, room.client() as client:
         plain = os.open(room.folder, os.O_TMPFILE | os.O_RDWR)
         rings = [plain, ring(seals=0), ring(magic=1), ring(slots=128), ring(slots=63), ring(slots=0), ring(nbytes=0),
                  ring(nbytes=4096)]
@@ -451,10 +451,28 @@ def hostile_clients_are_refused(arguments):
         until(lambda: room.collector.count() >= before + 10, "spans of an honest client")
 
 
+def one_user_leaves_room_for_others(arguments):
+    rng = seeded(arguments.seed)
+    with Room(arguments, CONFIG + "clients = 4\nuser_clients = 3\n") as room, room.client() as client:
+        many(client, rng, 10)
+        all_came_once(room, 10)
+        keep = [knock(room, hello(), ring()) for _ in range(2)]
+        until(lambda: room.eventd.metric("maru_eventd_span_clients") == 3, "three clients")
+        with knock(room, hello(), ring()) as late:
+            assert late.recv(1) == b"", "one too many of this user"
+        assert f"user {os.geteuid()} has 3 already; traces.user_clients" in room.eventd.log.read_text()
+        keep[0].close()
+        until(lambda: room.eventd.metric("maru_eventd_span_clients") == 2, "two clients")
+        with knock(room, hello(), ring()):
+            until(lambda: room.eventd.metric("maru_eventd_span_clients") == 3, "another one in the place of the first")
+        keep[1].close()
+
+
 TESTS = [the_whole_way_of_a_request, evictions_are_part_of_the_request, evictions_without_a_request_are_roots,
          each_way_to_ask_for_keys, only_what_asks_for_it_is_traced,
          a_request_is_a_span_above_its_calls, a_collector_that_is_away_gets_them_later,
-         a_collector_that_hangs_costs_spans_and_nothing_else, each_death, hostile_clients_are_refused]
+         a_collector_that_hangs_costs_spans_and_nothing_else, each_death, hostile_clients_are_refused,
+         one_user_leaves_room_for_others]
 
 
 def main():
