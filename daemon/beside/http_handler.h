@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 
@@ -19,7 +20,7 @@ struct HttpReply {
   std::string json;
 };
 
-// Called by threads of the HTTP server. Nothing: there is no such path.
+// Called by threads of the HTTP server, many at a time. Nothing: there is no such path.
 using HttpHandler = std::function<std::optional<HttpReply>(const HttpCall&)>;
 
 // The program's handler, while there is one.
@@ -31,12 +32,12 @@ class HttpHandlers {
     handler_ = std::move(handler);
   }
   std::optional<HttpReply> call(const HttpCall& call) const {
-    const std::lock_guard lock(mutex_);
+    const std::shared_lock lock(mutex_);
     return handler_ ? handler_(call) : std::nullopt;
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable std::shared_mutex mutex_;
   HttpHandler handler_;
 };
 

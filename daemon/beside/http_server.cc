@@ -145,12 +145,14 @@ struct HttpServer::Answering {
 
 Result<void> HttpServer::serve(FileDescriptor listener, bool is_unix) {
   Entrance& entrance = entrances_.emplace_back(Entrance{*this, is_unix});
-  MHD_Daemon* daemon = MHD_start_daemon(
-      MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL, 0, nullptr, nullptr, &Answering::on_request, &entrance,
-      MHD_OPTION_LISTEN_SOCKET, listener.get(), MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax,
-      MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemoryOfConnection,
-      MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, &Answering::on_end, nullptr,
-      MHD_OPTION_UNESCAPE_CALLBACK, &Answering::on_percent, nullptr, MHD_OPTION_END);
+  // A thread for each connection: a handler may wait for the rest of the program, and other connections do not.
+  constexpr unsigned kFlags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
+  MHD_Daemon* daemon =
+      MHD_start_daemon(kFlags, 0, nullptr, nullptr, &Answering::on_request, &entrance, MHD_OPTION_LISTEN_SOCKET,
+                       listener.get(), MHD_OPTION_CONNECTION_LIMIT, kConnectionsMax, MHD_OPTION_CONNECTION_TIMEOUT,
+                       kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemoryOfConnection,
+                       MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, &Answering::on_end, nullptr,
+                       MHD_OPTION_UNESCAPE_CALLBACK, &Answering::on_percent, nullptr, MHD_OPTION_END);
   if (daemon == nullptr) return failure(ENOMEM, "start libmicrohttpd");
   listener.release();  // MHD_stop_daemon() closes it
   daemons_.push_back(daemon);

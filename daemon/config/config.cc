@@ -38,6 +38,11 @@ void read_daemon(ConfigTable table, Config& config) {
     else
       table.wrong("policy_dir", "an absolute path");
   }
+  if (auto value = table.text("tracing_socket")) {
+    if (value->front() != '/' || value->size() > kSocketPathMax)
+      table.wrong("tracing_socket", "an absolute path of at most " + std::to_string(kSocketPathMax) + " bytes");
+    config.tracing_socket = *value;
+  }
   if (auto value = table.one_of("log_level", {"debug", "info", "warning", "error"}))
     config.log_level = *log_level_from(*value);
   if (auto value = table.name_or_number("admin_group", "a group of this machine, or its number", group_of))
@@ -427,7 +432,10 @@ Config parse_config(std::string_view text, std::vector<ConfigProblem>& problems)
     provision::check_wishes(config.wishes, problems);
   });
   if (config.policy_dir.empty()) config.policy_dir = kPolicyDir;
-  for (PoolSpec& spec : config.pools) spec.pool.policy_dir = config.policy_dir;
+  for (PoolSpec& spec : config.pools) {
+    spec.pool.policy_dir = config.policy_dir;
+    spec.pool.tracing_socket = config.tracing_socket;
+  }
   if (config.socket_path.empty()) config.socket_path = default_runtime_dir() + "/marud.sock";
   config.state_dir_is_default = config.state_dir.empty();
   if (config.state_dir_is_default) config.state_dir = default_state_dir(config.socket_path);

@@ -4,6 +4,7 @@
 //   [daemon]
 //   socket = "/run/marud/marud.sock"     state_dir = "/run/marud/state"    log_level = "info"
 //   admin_group = "maru-admin"           adopt_grace_ms = 4000           policy_dir = "/usr/lib/marud/policies"
+//   tracing_socket = "/run/maru-eventd/spans.sock"
 //
 //   [http]
 //   socket = "/run/marud/http.sock"      listen = "127.0.0.1:9101"       token_file = "/etc/marud/http-token"
@@ -137,6 +138,7 @@ struct Config {
   std::string state_dir;
   bool state_dir_is_default = false;  // "state" beside the socket
   std::string policy_dir;             // of policies that are not built in; copied into the pools
+  std::string tracing_socket;         // of maru-eventd; empty: evictions are not traced; copied into the pools
   LogLevel log_level = LogLevel::kInfo;
   std::optional<gid_t> admin_group;  // besides root and marud's own user
   uint32_t adopt_grace_ms = 4000;    // less than the five seconds that a client waits for its attachment

@@ -65,6 +65,7 @@ Result<std::unique_ptr<HttpPost>> HttpPost::open(const HttpPostSettings& setting
   easy.set(CURLOPT_USERAGENT, (std::string("maru-eventd/") + daemon::kVersionText).c_str());
   easy.set(CURLOPT_TIMEOUT_MS, long(settings.timeout_ms));
   easy.set(CURLOPT_NOSIGNAL, 1L);
+  easy.set(CURLOPT_QUICK_EXIT, 1L);  // a resolver that hangs is left at the deadline
   easy.set(CURLOPT_ERRORBUFFER, easy.trouble);
   easy.set(CURLOPT_WRITEFUNCTION, &on_data);
   easy.set(CURLOPT_WRITEDATA, &made->received_);

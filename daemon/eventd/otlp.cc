@@ -14,6 +14,7 @@ namespace {
 
 using format::Span;
 using format::SpanOperation;
+using format::SpanReason;
 
 // -- opentelemetry-proto: the fields that are used ---------------------------------------------------------------------
 
@@ -62,8 +63,19 @@ Kind kind_of(SpanOperation operation) {
     case SpanOperation::kRent: return {"maru.rent", kClient};
     case SpanOperation::kServe: return {"marud.rent", kServer};
     case SpanOperation::kEvict: return {"marud.evict", kInternal};
+    case SpanOperation::kExists: return {"maru.exists", kInternal};
   }
   return {"maru.unknown", kInternal};
+}
+
+const char* text_of(SpanReason reason) {
+  switch (reason) {
+    case SpanReason::kNone: break;
+    case SpanReason::kBackground: return "background";
+    case SpanReason::kExpired: return "expired";
+    case SpanReason::kAdmin: return "admin";
+  }
+  return nullptr;
 }
 
 bool is_of_marud(const Span& span) {
@@ -119,6 +131,8 @@ void add_span(Builder<ScopeSpans>& scope, const Span& span) {
   if (span.operation != SpanOperation::kRequest && kind == kInternal)
     add_number(field, Field::kAttributes, "maru.blocks", span.blocks);
   if (span.turns != 0) add_number(field, Field::kAttributes, "maru.turns", span.turns);
+  if (span.pages != 0) add_number(field, Field::kAttributes, "maru.pages", span.pages);
+  if (const char* reason = text_of(span.reason)) add_text(field, Field::kAttributes, "maru.reason", reason);
   if (is_error(span)) {
     const char* error = ::strerrorname_np(-span.result);
     add_text(field, Field::kAttributes, "error.type", error ? error : std::to_string(-span.result));

@@ -231,6 +231,11 @@ TraceSettings read_traces(ConfigTable table) {
   if (auto value = table.integer("timeout_ms", 1, 600'000)) traces.timeout_ms = uint32_t(*value);
   if (auto value = table.integer("retry_s", 0, 86'400)) traces.retry_s = uint32_t(*value);
   if (auto value = table.integer("clients", 1, 32'768)) traces.clients_max = uint32_t(*value);
+  if (auto value = table.integer("user_clients", 1, 32'768)) {
+    traces.user_clients_max = uint32_t(*value);
+    if (traces.user_clients_max > traces.clients_max)
+      table.wrong("user_clients", "at most clients, which is " + std::to_string(traces.clients_max));
+  }
   table.refuse_unknown();
   return traces;
 }

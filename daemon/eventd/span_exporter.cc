@@ -44,7 +44,7 @@ Result<std::unique_ptr<SpanExporter>> SpanExporter::open(const TraceSettings& se
                                                          daemon::beside::Health& health) {
   auto post = HttpPost::open({settings.endpoint, settings.headers, settings.timeout_ms});
   if (!post) return tl::unexpected(post.error());
-  auto intake = SpanIntake::open(settings.socket_path, settings.clients_max, counters);
+  auto intake = SpanIntake::open(settings, counters);
   if (!intake) return tl::unexpected(intake.error());
   return std::unique_ptr<SpanExporter>(
       new SpanExporter(settings, std::move(*intake), std::move(*post), counters, health));

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <optional>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -48,6 +49,13 @@ std::string text_of(const char (&field)[64]) {
   return daemon::plain_text(std::string_view(field, ::strnlen(field, sizeof(field))));
 }
 
+std::optional<uid_t> user_of(int connection) {
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return std::nullopt;
+  return peer.uid;
+}
+
 bool has_ended(int connection) {
   pollfd entry = {connection, POLLIN, 0};  // a client says nothing more: anything to read is its end
   return ::poll(&entry, 1, 0) > 0;
@@ -61,10 +69,11 @@ bool is_whole(const Span& span) {
          span.result > -kErrnoMax;
 }
 
-Result<std::unique_ptr<SpanIntake>> SpanIntake::open(const std::string& path, size_t clients_max,
+Result<std::unique_ptr<SpanIntake>> SpanIntake::open(const TraceSettings& settings,
                                                      daemon::beside::Counters& counters) {
+  const std::string& path = settings.socket_path;
   const std::string doing = "take spans at " + path;
-  std::unique_ptr<SpanIntake> made(new SpanIntake(path, clients_max, counters));
+  std::unique_ptr<SpanIntake> made(new SpanIntake(settings, counters));
   FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.is_open()) return failure(errno, doing);
   if (const int code = bind_to(listener.get(), path); code != 0) return failure(code, doing);
@@ -74,9 +83,10 @@ Result<std::unique_ptr<SpanIntake>> SpanIntake::open(const std::string& path, si
   return made;
 }
 
-SpanIntake::SpanIntake(std::string path, size_t clients_max, daemon::beside::Counters& counters)
-    : path_(std::move(path)),
-      clients_max_(clients_max),
+SpanIntake::SpanIntake(const TraceSettings& settings, daemon::beside::Counters& counters)
+    : path_(settings.socket_path),
+      clients_max_(settings.clients_max),
+      user_clients_max_(settings.user_clients_max != 0 ? settings.user_clients_max : (clients_max_ + 1) / 2),
       present_(counters.gauge("maru_eventd_span_clients", "Clients whose spans are read.")),
       refused_(counters.counter("maru_eventd_span_clients_refused_total",
                                 "Clients that were too many, or whose rings made no sense.")),
@@ -154,6 +164,16 @@ void SpanIntake::complain(const std::string& trouble, Clock::time_point now) {
   daemon::log_warning("spans: {}", trouble);
 }
 
+// Empty: one more of this user has room.
+std::string SpanIntake::why_no_more(uid_t user) const {
+  if (clients_.size() >= clients_max_)
+    return "there are " + std::to_string(clients_max_) + " already; traces.clients in the configuration allows more";
+  const auto has = size_t(std::ranges::count(clients_, user, [](const auto& client) { return client->user; }));
+  if (has < user_clients_max_) return "";
+  return "user " + std::to_string(user) + " has " + std::to_string(has) +
+         " already; traces.user_clients in the configuration allows more";
+}
+
 // Returns the fault; empty: none.
 std::string SpanIntake::take(FileDescriptor&& connection, const SpanHello& hello, FileDescriptor memory) {
   struct stat status = {};
@@ -171,8 +191,9 @@ std::string SpanIntake::take(FileDescriptor&& connection, const SpanHello& hello
     (*known)->connection = std::move(connection);
     return "";
   }
-  if (clients_.size() >= clients_max_)
-    return "there are " + std::to_string(clients_max_) + " already; traces.clients in the configuration allows more";
+  const auto user = user_of(connection.get());
+  if (!user) return "the kernel does not say which user it is";
+  if (std::string why = why_no_more(*user); !why.empty()) return why;
   const uint64_t bytes = std::min(uint64_t(status.st_size), format::span_ring_bytes(format::kSpanSlotsMax));
   if (bytes < format::span_ring_bytes(format::kSpanSlotsMin)) return "its memory is smaller than the smallest ring";
   auto mapping = Mapping::map_shared(memory.get(), 0, bytes, PROT_READ | PROT_WRITE);
@@ -182,6 +203,7 @@ std::string SpanIntake::take(FileDescriptor&& connection, const SpanHello& hello
   client->reader = spans::RingReader(client->ring);
   client->memory = std::move(*mapping);
   client->connection = std::move(connection);
+  client->user = *user;
   client->device = status.st_dev;
   client->inode = status.st_ino;
   client->source = {text_of(hello.service), text_of(hello.pool), hello.process, hello.lane};

@@ -1,7 +1,7 @@
 // Clients hand out their rings of spans here (maru/format/spans.h), and this keeps all rings that are being read.
 //
 // A client that ends leaves its ring here until its last span is read. Each ring is memory of its client. This program keeps a
-// mapping for a client, and at most `clients` of them.
+// mapping for a client, and at most `clients` of them. A user may have a part of them, so that others find room.
 //
 // Nothing that a client sends or writes is believed: the memory cannot shrink, its header is checked and copied, and a slot is
 // copied before it is looked at.
@@ -10,6 +10,7 @@
 #pragma once
 
 #include "daemon/beside/counters.h"
+#include "daemon/eventd/settings.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/mapping.h"
 #include "libmaru/base/result.h"
@@ -48,8 +49,7 @@ class SpanIntake {
   using Clock = std::chrono::steady_clock;
 
   // Errors: of bind(2); EADDRINUSE another program listens there.
-  static Result<std::unique_ptr<SpanIntake>> open(const std::string& path, size_t clients_max,
-                                                  daemon::beside::Counters& counters);
+  static Result<std::unique_ptr<SpanIntake>> open(const TraceSettings& settings, daemon::beside::Counters& counters);
   ~SpanIntake();
   SpanIntake(const SpanIntake&) = delete;
   SpanIntake& operator=(const SpanIntake&) = delete;
@@ -66,6 +66,7 @@ class SpanIntake {
  private:
   struct Client {
     FileDescriptor connection;  // not open: the client has ended
+    uid_t user = 0;             // that connected, by the kernel's word
     Mapping memory;
     dev_t device = 0;
     ino_t inode = 0;
@@ -78,7 +79,8 @@ class SpanIntake {
     bool is_damaged = false;
   };
 
-  SpanIntake(std::string path, size_t clients_max, daemon::beside::Counters& counters);
+  SpanIntake(const TraceSettings& settings, daemon::beside::Counters& counters);
+  std::string why_no_more(uid_t user) const;
   void complain(const std::string& trouble, Clock::time_point now);
   void accept_all();
   void greet(FileDescriptor connection);
@@ -86,7 +88,7 @@ class SpanIntake {
   void read(Client& client, size_t spans_max, Clock::time_point now, SpanBatch& batch);
 
   const std::string path_;
-  const size_t clients_max_;
+  const size_t clients_max_, user_clients_max_;
   FileDescriptor listener_;
   std::vector<FileDescriptor> strangers_;  // connected, without a hello so far
   std::vector<std::unique_ptr<Client>> clients_;

@@ -34,6 +34,7 @@ std::string problems_text(const std::vector<ConfigProblem>& problems) {
 
 void complete_spec(const Config& config, PoolSpec& spec) {
   spec.pool.policy_dir = config.policy_dir;
+  spec.pool.tracing_socket = config.tracing_socket;
   // Of the command line; each pool of the configuration has them.
   if (config.pools.empty()) return;
   const PoolSpec& any = config.pools.front();

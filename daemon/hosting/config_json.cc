@@ -143,6 +143,7 @@ std::string config_text(const Config& config, const std::vector<std::unique_ptr<
                  {"log_level", level_text(config.log_level)},
                  {"admin_group", config.admin_group ? json(*config.admin_group) : json(nullptr)},
                  {"policy_dir", config.policy_dir},
+                 {"tracing_socket", config.tracing_socket.empty() ? json(nullptr) : json(config.tracing_socket)},
                  {"adopt_grace_ms", config.adopt_grace_ms}};
   json http = {{"socket", http_socket_path(config)},
                {"connections", config.http.connections},

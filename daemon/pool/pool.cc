@@ -69,6 +69,7 @@ Result<void> Pool::State::begin(uint64_t now) {
   if (auto written = core.write_out_host(); !written) return written;
   core.self.id = lanes.daemon = shm::daemon_lane(core.region, core.host);
   if (core.region.is_shared()) lanes.set_up_own(now);
+  inspect.eviction_spans.begin();
   return eviction.queues.set_policy(std::string(core.config.policy), PolicyOptions(core.config.policy_options), false);
 }
 

@@ -62,7 +62,8 @@ struct PoolConfig {
   TenantSettings tenants;      // as configured
   std::string policy = "lru";  // of eviction: daemon/policy/policies.h
   PolicyOptions policy_options;
-  std::string policy_dir;  // folder of the policies that are not built in
+  std::string policy_dir;      // folder of the policies that are not built in
+  std::string tracing_socket;  // where spans of evictions go; empty: nowhere
   // Background eviction starts when this share of the page bytes is in use, and stops at the lower share. 0: no background
   // eviction, as for 1.
   double high_watermark = 0;

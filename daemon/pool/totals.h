@@ -8,16 +8,20 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 
 namespace maru::daemon {
 
 struct PoolTotals {
   std::array<uint64_t, kEvictReasonCount> evicted_blocks = {};  // by reason
-  uint64_t evicted_pages = 0;
-  uint64_t evicted() const {  // to make room
+  std::array<uint64_t, kEvictReasonCount> evicted_pages = {};   // likewise
+  uint64_t evicted() const {                                    // to make room
     return evicted_blocks[size_t(EvictReason::kRequest)] + evicted_blocks[size_t(EvictReason::kBackground)] +
            evicted_blocks[size_t(EvictReason::kTakeover)];
+  }
+  uint64_t all_evicted_pages() const {
+    return std::accumulate(evicted_pages.begin(), evicted_pages.end(), uint64_t(0));
   }
   uint64_t background_wakes = 0;  // the high watermark was reached
   uint64_t refused_rents = 0;

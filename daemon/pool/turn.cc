@@ -149,7 +149,9 @@ void Pool::State::end_turn() {
 
 bool Pool::turn(uint64_t now_ms) {
   state_->core.now_ms = now_ms;
+  state_->inspect.eviction_spans.begin_turn();
   const bool has_more = state_->feed.end_turn(state_->turn());
+  state_->inspect.eviction_spans.end_turn(has_more);
   state_->end_turn();
   return has_more;
 }

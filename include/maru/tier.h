@@ -149,7 +149,8 @@ typedef struct maru_tier_calls {
   uint32_t reserved0;
   const char *name; /* constant, at most 31 bytes of a-z, 0-9 and '-' */
 
-  /* Opens a tier. Everything that survived is found again before the call returns. Returns 0, or -errno and a sentence in
+  /* Opens a tier. Everything that survived is found again before the call returns; list() and get_usage() of a tier that others
+   * change, too (MARU_TIER_SHARED), may come to know of it later. Returns 0, or -errno and a sentence in
    * `problem`: the finding, the expectation, and the remedy. */
   int (*open)(const maru_tier_option *options, size_t n, maru_tier **ret_tier, char *problem, size_t problem_bytes);
 

@@ -1,10 +1,11 @@
 /*
  * Spans of calls, for OpenTelemetry: the time of each call, and the request that it belongs to.
  *
- * A traced client writes a span for each call that allocates, stores, matches, retrieves or deletes, and for marud's work in
- * that call. It writes them into a ring in its own memory, without a system call. maru-eventd gets that memory from the client,
- * and sends the spans to a collector. A client never waits: it overwrites the oldest spans. docs/tracing.md describes a span's
- * fields and the setup of maru-eventd. Without a call of maru_set_tracing() nothing is traced.
+ * A client that is traced writes a span for each call that allocates, stores, looks keys up, retrieves or deletes. It writes
+ * another span for marud's work in that call. Both go into a ring in its own memory, without a system call.
+ * maru-eventd gets that memory from the client, and sends the spans to a collector. A client does not wait for maru-eventd: it
+ * overwrites the oldest spans. docs/tracing.md says which fields a span has, and how maru-eventd is set up. Without a call of
+ * maru_set_tracing() nothing is traced.
  *
  * Results and errors are as in maru.h.
  */

@@ -18,6 +18,7 @@ using maru::client::Client;
 using maru::client::Options;
 using maru::client::probed_alloc;
 using maru::client::probed_erase;
+using maru::client::probed_exists;
 using maru::client::probed_match;
 using maru::client::probed_retrieve;
 using maru::client::probed_store;
@@ -336,27 +337,33 @@ int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
 // -- finding ----------------------------------------------------------------------------------------------------------
 
 int maru_exists(maru_client* client, const maru_key* key) {
-  return with_digest(client, key, [](Client& c, const Digest& digest) { return c.exists(digest); });
+  return probed_exists(client, 1, 0, [&] {
+    return with_digest(client, key, [](Client& c, const Digest& digest) { return c.exists(digest); });
+  });
 }
 
 int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8_t* ret_present) {
-  return with(client, [&](Client& c) { return c.exists_batch(keys, n, ret_present); });
+  return probed_exists(client, n, 0,
+                       [&] { return with(client, [&](Client& c) { return c.exists_batch(keys, n, ret_present); }); });
 }
 
 int maru_exists_rows(maru_client* client, const maru_key_rows* rows, size_t n, uint8_t* ret_present) {
-  return with(client, [&](Client& c) {
-    if (n == 0) return 0;
-    return rows != nullptr ? c.exists_rows(*rows, n, ret_present) : -EINVAL;
+  return probed_exists(client, n, 0, [&] {
+    return with(client, [&](Client& c) {
+      if (n == 0) return 0;
+      return rows != nullptr ? c.exists_rows(*rows, n, ret_present) : -EINVAL;
+    });
   });
 }
 
 int maru_which(maru_client* client, const maru_key* keys, size_t n, maru_range* ret_ranges, size_t ranges_max,
                size_t* ret_present) {
-  return with(client, [&](Client& c) {
+  uint64_t count = 0;
+  const auto which = [&](Client& c) {
     if (ret_ranges == nullptr && ranges_max != 0) return -EINVAL;
     std::vector<uint8_t> present(n <= maru::limits::kBatchKeysMax ? n : 0);
     if (const int found = c.exists_batch(keys, n, present.data()); found < 0) return found;
-    size_t ranges = 0, count = 0;
+    size_t ranges = 0;
     for (size_t i = 0; i < n; ++i) {
       if (present[i] == 0) continue;
       ++count;
@@ -368,7 +375,8 @@ int maru_which(maru_client* client, const maru_key* keys, size_t n, maru_range* 
     }
     if (ret_present) *ret_present = count;
     return int(ranges);
-  });
+  };
+  return probed_exists(client, n, 0, [&] { return with(client, which); }, &count);
 }
 
 int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {

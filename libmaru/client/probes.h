@@ -41,6 +41,7 @@ namespace maru::client {
 MARU_DEFINE_PROBED(alloc, kAlloc)
 MARU_DEFINE_PROBED(store, kStore)
 MARU_DEFINE_PROBED(match, kMatch)
+MARU_DEFINE_PROBED(exists, kExists)
 MARU_DEFINE_PROBED(retrieve, kRetrieve)
 MARU_DEFINE_PROBED(erase, kDelete)
 

@@ -5,15 +5,9 @@
 #include "libmaru/wire/socket.h"
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,35 +17,9 @@ namespace {
 constexpr uint32_t kSpans = 4096;
 constexpr uint32_t kConnectMs = 50;  // a maru-eventd that hangs keeps the session thread no longer
 
-// The finalizer of splitmix64: other numbers give other results.
-constexpr uint64_t mixed(uint64_t word) {
-  word = (word ^ word >> 30) * 0xBF58'476D'1CE4'E5B9;
-  word = (word ^ word >> 27) * 0x94D0'49BB'1331'11EB;
-  return word ^ word >> 31;
-}
-
 uint64_t thread_number() { return uint64_t(::syscall(SYS_gettid)); }
 
-void copy_text(const char* text, char (&ret_field)[64]) {
-  std::strncpy(ret_field, text, sizeof(ret_field) - 1);  // the field is zero
-}
-
-// A seal keeps the holder of the descriptor from making the memory smaller under the reader.
-FileDescriptor make_memory(uint64_t bytes) {
-  FileDescriptor made(::memfd_create("maru spans", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!made.is_open() || ::ftruncate(made.get(), off_t(bytes)) != 0 ||
-      ::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return {};
-  return made;
-}
-
 }  // namespace
-
-uint64_t unix_ns() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
-}
 
 TracingWish tracing_wish_of_environment() {
   const char* path = std::getenv("MARU_TRACING");
@@ -63,39 +31,24 @@ TracingWish tracing_wish_of_environment() {
 // -- the ring ---------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Tracing>> Tracing::make(uint32_t spans, const std::string& pool, uint32_t lane) {
-  const uint32_t slots =
-      std::bit_ceil(std::clamp(spans == 0 ? kSpans : spans, format::kSpanSlotsMin, format::kSpanSlotsMax));
-  const uint64_t bytes = format::span_ring_bytes(slots);
-  FileDescriptor memory = make_memory(bytes);
-  if (!memory.is_open()) return failure(errno, "take memory for spans");
-  auto mapping = Mapping::map_shared(memory.get(), 0, bytes, PROT_READ | PROT_WRITE);
-  if (!mapping) return tl::unexpected(mapping.error());
-  ::madvise(mapping->data(), bytes, MADV_DONTFORK);
-  std::unique_ptr<Tracing> made(new Tracing);
-  made->mapping_ = std::move(*mapping);
-  made->memory_ = KeptDescriptor(std::move(memory));
-  made->ring_ = spans::RingView::format(made->mapping_.bytes(), slots);
-  if (::getrandom(made->seeds_, sizeof(made->seeds_), GRND_NONBLOCK) != ssize_t(sizeof(made->seeds_)))
-    for (uint64_t& seed : made->seeds_) seed = mixed(unix_ns() ^ reinterpret_cast<uintptr_t>(&seed));
-  format::SpanHello& hello = made->hello_;
-  hello.magic = format::kSpanRingMagic;
-  hello.version = format::kSpanRingVersion;
-  hello.lane = lane;
-  hello.process = uint64_t(::getpid());
-  copy_text(pool.c_str(), hello.pool);
   const char* service = std::getenv("OTEL_SERVICE_NAME");
-  copy_text(service != nullptr && *service != '\0' ? service : program_invocation_short_name, hello.service);
+  if (service == nullptr || *service == '\0') service = program_invocation_short_name;
+  auto ring = spans::make_own_ring(spans == 0 ? kSpans : spans, service, pool, lane);
+  if (!ring) return tl::unexpected(ring.error());
+  std::unique_ptr<Tracing> made(new Tracing);
+  made->memory_ = KeptDescriptor(std::move(ring->memory));
+  made->ring_ = std::move(*ring);
   return made;
 }
 
 TraceContext Tracing::make_context(uint64_t number, const TraceContext& parent) const {
   TraceContext made = parent;
   if (!parent.is_some()) {
-    made.trace_high = mixed(seeds_[0] ^ number);
-    made.trace_low = std::max<uint64_t>(1, mixed(seeds_[1] + number));
+    made.trace_high = ring_.ids.trace_high(number);
+    made.trace_low = ring_.ids.trace_low(number);
     made.flags = TraceContext::kSampled;
   }
-  made.span = std::max<uint64_t>(1, mixed(seeds_[2] + number));
+  made.span = ring_.ids.span(number);
   return made;
 }
 
@@ -125,7 +78,7 @@ bool Tracing::connect() {
   auto connected = wire::connect_to(socket_path_, kConnectMs);
   if (!connected) return false;
   KeptDescriptor socket(std::move(*connected));
-  if (!wire::send_packet(socket, std::as_bytes(std::span(&hello_, 1)), memory, 0)) return false;
+  if (!wire::send_packet(socket, std::as_bytes(std::span(&ring_.hello, 1)), memory, 0)) return false;
   socket_ = std::move(socket);
   return true;
 }

@@ -11,10 +11,9 @@
 #pragma once
 
 #include "libmaru/base/kept_descriptor.h"
-#include "libmaru/base/mapping.h"
 #include "libmaru/base/result.h"
 #include "libmaru/client/trace_context.h"
-#include "libmaru/spans/ring.h"
+#include "libmaru/spans/own_ring.h"
 #include "maru/format/wire.h"
 
 #include <atomic>
@@ -58,25 +57,22 @@ class Tracing {
   }
   // The context of a new span. `parent`: none for a request that begins here.
   TraceContext make_context(uint64_t number, const TraceContext& parent) const;
-  void write(const format::Span& span) const { spans::write_span(ring_, span); }
+  void write(const format::Span& span) const { spans::write_span(ring_.view, span); }
 
  private:
   Tracing() = default;
   bool connect();
 
-  Mapping mapping_;
-  spans::RingView ring_;
-  uint64_t seeds_[3] = {};
+  spans::OwnRing ring_;  // without its descriptor
   std::atomic<uint64_t> numbers_{0}, begun_here_{0};
   std::atomic<uint32_t> one_in_{0};
-  format::SpanHello hello_ = {};
 
   std::mutex mutex_;
   KeptDescriptor memory_, socket_;
   std::string socket_path_;
 };
 
-uint64_t unix_ns();
+using spans::unix_ns;
 
 // A span that has begun.
 struct OpenSpan {

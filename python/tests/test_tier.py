@@ -1,56 +1,19 @@
 """maru.tier against a real maru-tierd: what has left the pool comes back, and errors are told. MARU_TEST_TIERD names the
 program; without it the tests are skipped."""
-import os
-import pathlib
 import select
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
+from tier_process import PATIENCE, Tierd
+from with_marud import Marud
 
 import maru
 from maru import tier
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "api"))
-from with_marud import Marud, listens_on  # noqa: E402
-
-CONFIG = """
-[pool]
-socket = "{marud}"
-[store]
-policy = "skip_pool"
-[prefetch]
-socket = "{folder}/tier.sock"
-[[tier]]
-name = "disk"
-kind = "file"
-[tier.options]
-path = "{folder}"
-capacity = "64MiB"
-region_bytes = "1MiB"
-"""
-PATIENCE = 30
-
-
 @pytest.fixture
-def tierd(marud_program, tmp_path):
-    program = os.environ.get("MARU_TEST_TIERD")
-    if not program:
-        pytest.skip("MARU_TEST_TIERD names no maru-tierd")
-    with Marud(marud_program, size="16MiB") as marud:
-        config = tmp_path / "tierd.toml"
-        config.write_text(CONFIG.format(marud=marud.socket, folder=tmp_path))
-        process = subprocess.Popen([program, "--config", config])
-        path = tmp_path / "tier.sock"
-        until = time.monotonic() + PATIENCE
-        while not listens_on(path, socket.SOCK_STREAM):
-            assert process.poll() is None and time.monotonic() < until, "maru-tierd did not start"
-            time.sleep(0.01)
-        yield marud, str(path), process
-        process.terminate()
-        process.wait(PATIENCE)
+def tierd(marud_program):
+    with Marud(marud_program, size="16MiB") as marud, Tierd(marud.socket, policy="skip_pool") as running:
+        yield marud, running.socket, running.process
 
 
 def test_what_has_left_the_pool_comes_back(tierd):

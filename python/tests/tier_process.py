@@ -5,61 +5,33 @@ import pathlib
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import tempfile
 import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "api"))
-from with_marud import listens_on  # noqa: E402
+import with_tierd  # noqa: E402
+from with_marud import PATIENCE  # noqa: E402
 
-CONFIG = """
-[pool]
-socket = "{marud}"
-[store]
-policy = "{policy}"
-[prefetch]
-socket = "{folder}/tier.sock"
-held_percent = 50
-[[tier]]
-name = "disk"
-kind = "{kind}"
+SLOW = """kind = "fault"
 [tier.options]
-{options}
+inner = "file"
+inner_path = "{folder}"
+inner_capacity = "64MiB"
+inner_region_bytes = "1MiB"
 """
-FILE = 'path = "{folder}"\ncapacity = "64MiB"\nregion_bytes = "1MiB"'
-SLOW = 'inner = "file"\ninner_path = "{folder}"\ninner_capacity = "64MiB"\ninner_region_bytes = "1MiB"\n{faults}'
-PATIENCE = 120
 _MAGIC, _LIST, _DRAIN = 0x3150464d, 2, 4  # of libmaru/prefetch/message.h
 
 
-class Tierd:
+class Tierd(with_tierd.Tierd):
     def __init__(self, marud_socket, policy="all", faults=None):
         """faults: lines of the fault tier's options, around the file tier."""
-        self.program = os.environ.get("MARU_TEST_TIERD")
-        if not self.program:
+        program = os.environ.get("MARU_TEST_TIERD")
+        if not program:
             pytest.skip("MARU_TEST_TIERD names no maru-tierd")
-        self._folder = tempfile.TemporaryDirectory(prefix="maru-tier-test-")
-        folder = self._folder.name
-        options = (SLOW if faults else FILE).format(folder=folder, faults=faults)
-        self._config = pathlib.Path(folder, "tierd.toml")
-        self._config.write_text(CONFIG.format(marud=marud_socket, policy=policy, folder=folder,
-                                              kind="fault" if faults else "file", options=options))
-        self.socket = str(pathlib.Path(folder, "tier.sock"))
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen([self.program, "--config", self._config])
-        until = time.monotonic() + PATIENCE
-        while not listens_on(self.socket, socket.SOCK_STREAM):
-            assert self.process.poll() is None and time.monotonic() < until, "maru-tierd did not start"
-            time.sleep(0.01)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        super().__init__(program, marud_socket, tables=f'[store]\npolicy = "{policy}"', prefetch="held_percent = 50",
+                         tier=SLOW + faults if faults else with_tierd.FILE)
 
     def suspend(self):
         """Returns when all of its threads stand still."""
@@ -94,15 +66,6 @@ class Tierd:
         while self.entries() < entries:
             assert time.monotonic() < until, f"{self.entries()} of {entries} entries are written"
             time.sleep(0.01)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(PATIENCE)
-        self._folder.cleanup()
 
 
 def fill(marud_socket, nbytes):

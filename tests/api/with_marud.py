@@ -12,6 +12,7 @@ CONFIG = """
 [daemon]
 socket = "{directory}/marud.sock"
 state_dir = "{directory}/state"
+{daemon}
 
 [[pool]]
 name = "default"
@@ -38,13 +39,14 @@ def listens_on(path, kind):
 class Marud:
     """A marud that ends, with its files, when the block that holds it does."""
 
-    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", pins=4096, more=""):
+    def __init__(self, program, size="32MiB", page_bytes="4KiB", region_bytes="1MiB", pins=4096, more="", daemon=""):
         self.program = program
         self.arguments = []  # beside the configuration
         self.writes_to = None  # a path or a descriptor, in place of the log
         self.under = []  # the program that starts marud, and its arguments
         self.prepare = None  # done by marud's process before it is marud
-        self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, pins=pins, more=more)
+        self.shape = dict(size=size, page_bytes=page_bytes, region_bytes=region_bytes, pins=pins, more=more,
+                          daemon=daemon)
 
     def __enter__(self):
         self.directory = tempfile.TemporaryDirectory(prefix="maru-test-")

@@ -212,29 +212,41 @@ double retrieve_batches(maru_client* client, Questions& questions, uint64_t grou
   return laps.median();
 }
 
-// Times the matches, or what resolving their blocks takes.
-double match_groups(maru_client* client, Questions& questions, uint64_t groups, bool resolve,
-                    Questions::Pages pages = Questions::Pages::kAny) {
-  Laps matching, resolving;
+// Times the matches of so many first keys.
+double match_chains(maru_client* client, Questions& questions, uint64_t groups, uint64_t keys) {
+  Laps laps;
+  std::vector<maru_match> matches(kGroupBatches);
+  for (uint64_t group = 0; group < groups; ++group) {
+    questions.draw_chains();
+    const uint64_t started_ns = now_ns();
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
+      must(maru_match_prefix(client, questions.names(batch), keys, &matches[batch]), "match_prefix");
+      if (matches[batch].blocks != keys) wrong("match_prefix");
+    }
+    laps.add(now_ns() - started_ns, kGroupBatches);
+    for (maru_match& match : matches) must(maru_release_match(client, &match), "release_match");
+  }
+  return laps.median();
+}
+
+// Times the resolving of the blocks of matches.
+double resolve_chains(maru_client* client, Questions& questions, uint64_t groups, Questions::Pages pages) {
+  Laps laps;
   std::vector<maru_match> matches(kGroupBatches);
   std::vector<maru_view> views(kBatch);
   for (uint64_t group = 0; group < groups; ++group) {
     questions.draw_chains(pages);
-    const uint64_t started_ns = now_ns();
     for (uint64_t batch = 0; batch < kGroupBatches; ++batch) {
       must(maru_match_prefix(client, questions.names(batch), kBatch, &matches[batch]), "match_prefix");
       if (matches[batch].blocks != kBatch) wrong("match_prefix");
     }
     const uint64_t matched_ns = now_ns();
-    for (uint64_t batch = 0; resolve && batch < kGroupBatches; ++batch) {
+    for (uint64_t batch = 0; batch < kGroupBatches; ++batch)
       must(maru_resolve(client, &matches[batch], questions.names(batch), kBatch, views.data()), "resolve");
-    }
-    const uint64_t resolved_ns = now_ns();
+    laps.add(now_ns() - matched_ns, kGroupBatches * kBatch);
     for (maru_match& match : matches) must(maru_release_match(client, &match), "release_match");
-    matching.add(matched_ns - started_ns, kGroupBatches);
-    resolving.add(resolved_ns - matched_ns, kGroupBatches * kBatch);
   }
-  return (resolve ? resolving : matching).median();
+  return laps.median();
 }
 
 double partial_matches(maru_client* client, Questions& questions, uint64_t groups) {
@@ -440,12 +452,18 @@ class Lookup {
   void match_rows() {
     if (wants("match_prefix256")) {
       std::vector<Contestant> contestants = {
-          {"value", [&] { return match_groups(*client_, *questions_, groups_, false); }},
+          {"value", [&] { return match_chains(*client_, *questions_, groups_, kBatch); }},
           {"floor", [&] { return floor_->dependent_pairs(groups_ * kGroupBatches); }}};
       add_peers(contestants, [this](Peer& peer) {
         return peer_batches(peer, *questions_, through_socket(peer) ? suite_.operations(64) : 4 * kGroupBatches, true);
       });
       suite_.measure("match_prefix256" + suffix_, contestants, facts_);
+    }
+    if (suffix_ == "_cached" && wants("match_prefix64")) {
+      suite_.measure("match_prefix64_cached",
+                     {{"value", [&] { return match_chains(*client_, *questions_, groups_, 64); }},
+                      {"floor", [&] { return floor_->dependent_pairs(groups_ * kGroupBatches); }}},
+                     facts_);
     }
     if (wants("match_prefix256_partly")) {
       suite_.measure("match_prefix256_partly" + suffix_,
@@ -461,7 +479,7 @@ class Lookup {
   void resolve_row(const char* row, Questions::Pages pages) {
     if (!wants(row)) return;
     suite_.measure(row + suffix_,
-                   {{"value", [&, pages] { return match_groups(*client_, *questions_, groups_, true, pages); }},
+                   {{"value", [&, pages] { return resolve_chains(*client_, *questions_, groups_, pages); }},
                     {"floor", [&] { return floor_->gathered(groups_ * kGroupBatches); }}},
                    facts_);
   }

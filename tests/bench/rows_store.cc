@@ -137,6 +137,88 @@ double peer_updates(Peer& peer, uint64_t count, bool time_removal) {
   return (time_removal ? removing : storing).trimmed_mean();
 }
 
+void copy_row(Suite& suite, const char* row, uint64_t copy_bytes, uint64_t page_bytes) {
+  if (!suite.wants(row)) return;
+  constexpr uint64_t kCopies = 32;
+  PoolShape shape;
+  shape.pages = 96;
+  shape.page_bytes = page_bytes;
+  shape.region_bytes = 64 * page_bytes;
+  const MarudProcess marud(suite.options().marud, shape);
+  const Client client(marud.socket_path(), 64);
+  const maru_geometry geometry = client.geometry();
+  const Facts facts = facts_of(geometry, 0);
+  // As many places as one region has, so that ours and the floor's go through the same amount of memory.
+  const FloorMemory target(kCopies * page_bytes, facts.huge_pages);
+  const FloorMemory source(copy_bytes, facts.huge_pages);
+  std::memset(source.data(), 3, copy_bytes);
+  {
+    std::vector<maru_buffer> buffers(64);
+    must(maru_alloc_batch(client, page_bytes, buffers.size(), buffers.data()), "alloc");
+    for (const maru_buffer& buffer : buffers) std::memset(buffer.data, 0, page_bytes);
+    must(maru_abort_batch(client, buffers.data(), buffers.size()), "abort");
+  }
+  uint64_t next = kSpaceRow;
+  std::vector<Contestant> contestants = {
+      {"value", [&] {
+         const uint64_t first = next;
+         next += kCopies;
+         Laps laps;
+         for (uint64_t i = first; i < next; ++i) {
+           const Key key = key_of(i);
+           const maru_key name = as_maru_key(key);
+           const uint64_t started_ns = now_ns();
+           must(maru_store_copy(client, &name, source.data(), copy_bytes, nullptr, nullptr), "store_copy");
+           laps.add(now_ns() - started_ns, 1);
+         }
+         for (uint64_t i = first; i < next; ++i) {
+           const Key key = key_of(i);
+           const maru_key name = as_maru_key(key);
+           must(maru_delete(client, &name), "delete");
+         }
+         return laps.median();
+       }}};
+  for (const CopyWay& way : copy_ways()) {
+    contestants.push_back({"floor", [&target, &source, way, copy_bytes, page_bytes] {
+                             Laps laps;
+                             for (uint64_t i = 0; i < kCopies; ++i) {
+                               const uint64_t started_ns = now_ns();
+                               way.copy(target.data() + i * page_bytes, source.data(), copy_bytes);
+                               laps.add(now_ns() - started_ns, 1);
+                             }
+                             return laps.median();
+                           }});
+  }
+  suite.measure(row, contestants, facts);
+}
+
+// The least that a record of a call needs: two looks at the clock, and a line of memory that no cache holds. Without clocks:
+// the line alone.
+double lines_between_clocks(const FloorMemory& memory, bool has_clocks) {
+  static constexpr uint64_t kLineBytes = 64, kLapLines = 1024;
+  Laps laps;
+  uint64_t clocks[8] = {};
+  for (uint64_t at = 0; at < memory.bytes();) {
+    const uint64_t started_ns = now_ns();
+    for (uint64_t line = 0; line < kLapLines; ++line, at += kLineBytes) {
+      if (has_clocks) clocks[0] = now_ns(), clocks[1] = now_ns();
+      std::memcpy(memory.data() + at, clocks, kLineBytes);
+    }
+    laps.add(now_ns() - started_ns, kLapLines);
+  }
+  return laps.median();
+}
+
+void record_floor_row(Suite& suite) {
+  static constexpr char kRow[] = "two_clocks_and_a_line";
+  if (!suite.wants(kRow)) return;
+  const FloorMemory memory(64 << 20, false);
+  suite.measure(kRow,
+                {{"value", [&] { return lines_between_clocks(memory, true); }},
+                 {"floor", [&] { return lines_between_clocks(memory, false); }}},
+                {});
+}
+
 }  // namespace
 
 void store_rows(Suite& suite) {
@@ -200,57 +282,9 @@ void store_rows(Suite& suite) {
 }
 
 void copy_rows(Suite& suite) {
-  constexpr uint64_t kPageBytes = 2 << 20, kCopyBytes = 1 << 20, kCopies = 32;
-  PoolShape shape;
-  shape.pages = 96;
-  shape.page_bytes = kPageBytes;
-  shape.region_bytes = 64 * kPageBytes;
-  const MarudProcess marud(suite.options().marud, shape);
-  const Client client(marud.socket_path(), 64);
-  const maru_geometry geometry = client.geometry();
-  const Facts facts = facts_of(geometry, 0);
-  // As many places as one region has, so that ours and the floor's go through the same amount of memory.
-  const FloorMemory target(kCopies * kPageBytes, facts.huge_pages);
-  const FloorMemory source(kCopyBytes, facts.huge_pages);
-  std::memset(source.data(), 3, kCopyBytes);
-  {
-    std::vector<maru_buffer> buffers(64);
-    must(maru_alloc_batch(client, kPageBytes, buffers.size(), buffers.data()), "alloc");
-    for (const maru_buffer& buffer : buffers) std::memset(buffer.data, 0, kPageBytes);
-    must(maru_abort_batch(client, buffers.data(), buffers.size()), "abort");
-  }
-  uint64_t next = kSpaceRow;
-  std::vector<Contestant> contestants = {
-      {"value", [&] {
-         const uint64_t first = next;
-         next += kCopies;
-         Laps laps;
-         for (uint64_t i = first; i < next; ++i) {
-           const Key key = key_of(i);
-           const maru_key name = as_maru_key(key);
-           const uint64_t started_ns = now_ns();
-           must(maru_store_copy(client, &name, source.data(), kCopyBytes, nullptr, nullptr), "store_copy");
-           laps.add(now_ns() - started_ns, 1);
-         }
-         for (uint64_t i = first; i < next; ++i) {
-           const Key key = key_of(i);
-           const maru_key name = as_maru_key(key);
-           must(maru_delete(client, &name), "delete");
-         }
-         return laps.median();
-       }}};
-  for (const CopyWay& way : copy_ways()) {
-    contestants.push_back({"floor", [&target, &source, way] {
-                             Laps laps;
-                             for (uint64_t i = 0; i < kCopies; ++i) {
-                               const uint64_t started_ns = now_ns();
-                               way.copy(target.data() + i * kPageBytes, source.data(), kCopyBytes);
-                               laps.add(now_ns() - started_ns, 1);
-                             }
-                             return laps.median();
-                           }});
-  }
-  suite.measure("store_copy_1mib", contestants, facts);
+  copy_row(suite, "store_copy_64kib", 64 << 10, 64 << 10);
+  copy_row(suite, "store_copy_1mib", 1 << 20, 2 << 20);
+  record_floor_row(suite);
 }
 
 }  // namespace maru::bench

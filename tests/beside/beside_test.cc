@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -153,6 +154,31 @@ TEST(Http, AsksTheProgramForOtherPaths) {
   EXPECT_NE(ask_unix(path, "/metrics").find("200 OK"), std::string::npos);
   handlers.set({});
   EXPECT_NE(ask_unix(path, "/own").find("404 "), std::string::npos);
+}
+
+TEST(Http, NobodyWaitsForAHandlerThatWaits) {
+  TemporaryDirectory directory;
+  Counters counters;
+  Health health;
+  HttpHandlers handlers;
+  const std::string path = directory.file("http.sock");
+  auto server = HttpServer::start({path, "127.0.0.1:0"}, counters, health, handlers);
+  ASSERT_TRUE(server) << server.error().text();
+  std::promise<void> is_waiting, may_end;
+  handlers.set([&, goes_on = may_end.get_future().share()](const HttpCall& call) -> std::optional<HttpReply> {
+    if (call.path == "/quick") return HttpReply{200, "quick"};
+    if (call.path != "/slow") return std::nullopt;
+    is_waiting.set_value();
+    goes_on.wait();
+    return HttpReply{200, "slow"};
+  });
+  std::thread slow([&] { EXPECT_NE(ask_unix(path, "/slow").find("slow"), std::string::npos); });
+  is_waiting.get_future().wait();
+  EXPECT_NE(ask_unix(path, "/metrics").find("200 OK"), std::string::npos);
+  EXPECT_NE(ask_unix(path, "/quick").find("quick"), std::string::npos);
+  EXPECT_NE(ask_tcp((*server)->tcp_address(), "GET", "/quick").find("quick"), std::string::npos);
+  may_end.set_value();
+  slow.join();
 }
 
 TEST(Http, TakesASocketThatNobodyListensOnAndNoOther) {

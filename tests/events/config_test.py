@@ -12,13 +12,15 @@ GOOD = [STREAM, NATS, STREAM + NATS,
                  'endpoint = "tcp://engine:5557"\n',
         NATS + 'format = "dynamo"\nnamespace = "a"\ncomponent = "b"\nendpoint = "c"\nworker_id = 1\n[nats.jetstream]\n',
         '[[pool]]\nname = "p"\nsocket = "/run/x"\n' + STREAM + 'pools = ["p"]\nmedium = "CXL"\n',
-        TRACES, STREAM + TRACES, TRACES + 'socket = "/run/x"\nheaders = ["A: b"]\nbatch_spans = 1\nretry_s = 0\nclients = 9\n']
+        TRACES, STREAM + TRACES,
+        TRACES + 'socket = "/run/x"\nheaders = ["A: b"]\nbatch_spans = 1\nretry_s = 0\nclients = 9\nuser_clients = 9\n']
 BAD = [
     ("", "1", "zeromq: found nothing, expected something to publish: [[zeromq]], [[nats]] or [traces]"),
     ("[traces]\n", "1", "traces.endpoint: found nothing, expected the collector's address"),
     (TRACES.replace("http", "grpc"), "2", 'traces.endpoint: found "grpc://127.0.0.1:4318/v1/traces", expected http://HOST:PORT'),
     (TRACES + 'headers = ["x"]\n', "3", "traces.headers"),
     (TRACES + 'socket = "x"\n', "3", 'traces.socket: found "x", expected an absolute path'),
+    (TRACES + "clients = 4\nuser_clients = 5\n", "4", "traces.user_clients: found 5, expected at most clients, which is 4"),
     (TRACES + "batch_spans = 0\n", "3", "traces.batch_spans: found 0, expected a whole number from 1"),
     ("x = ", "1", "not TOML"),
     ("[[zeromq]]\n", "1", "zeromq.name: found nothing, expected a name for the stream"),

@@ -3,6 +3,7 @@
  *   store KEY BYTES PARENT METADATA [TENANT]   "-" is no parent, and no metadata
  *   delete KEY [TENANT], exists KEY [TENANT]
  *   which KEY...   how many leading keys are there, match KEY... likewise, by maru_match_prefix
+ *   batch KEY..., rows KEY...   how many of them are there, by maru_exists_batch and maru_exists_rows
  *   retrieve KEY   and releases it
  *   traceparent TEXT   what this thread works for from now on; "-" is nothing
  *   request TEXT, end RESULT   a request's span, which the calls between the two are part of
@@ -72,6 +73,22 @@ static int which(maru_client *client, char **words, size_t n) {
   return ranges > 0 && first.start == 0 ? (int)first.end : 0;
 }
 
+static int count(maru_client *client, char **words, size_t n, int in_rows) {
+  unsigned char digests[WORDS_MAX][32];
+  maru_key keys[WORDS_MAX];
+  maru_key_rows rows;
+  uint8_t present[WORDS_MAX];
+  size_t i;
+  for (i = 0; i < n; ++i) keys[i] = key_of(client, words[i], digests[i], NULL);
+  if (!in_rows) return maru_exists_batch(client, keys, n, present);
+  memset(&rows, 0, sizeof rows);
+  rows.data = digests;
+  rows.stride = sizeof digests[0];
+  rows.size = sizeof digests[0];
+  rows.kind = MARU_KEY_DIGEST256;
+  return maru_exists_rows(client, &rows, n, present);
+}
+
 static int match(maru_client *client, char **words, size_t n) {
   unsigned char digests[WORDS_MAX][32];
   maru_key keys[WORDS_MAX];
@@ -131,6 +148,8 @@ int main(void) {
       result = maru_exists(client, &key);
     }
     if (n >= 2 && strcmp(words[0], "which") == 0) result = which(client, words + 1, (size_t)n - 1);
+    if (n >= 2 && (strcmp(words[0], "batch") == 0 || strcmp(words[0], "rows") == 0))
+      result = count(client, words + 1, (size_t)n - 1, strcmp(words[0], "rows") == 0);
     if (n >= 2 && strcmp(words[0], "match") == 0) result = match(client, words + 1, (size_t)n - 1);
     if (n >= 2 && strcmp(words[0], "retrieve") == 0) result = retrieve(client, words[1]);
     if (n >= 2 &&

@@ -271,7 +271,7 @@ Span span_of(uint64_t id) {
   Span span = {};
   span.id = id;
   span.trace_low = ~id;
-  span.reserved1[2] = id * 3;  // at both ends
+  span.reserved1[1] = id * 3;  // at both ends
   return span;
 }
 
@@ -279,7 +279,7 @@ std::vector<uint64_t> read_all(RingReader& reader) {
   std::vector<uint64_t> ids;
   for (Span span; reader.read(&span) == Got::kSpan;) {
     EXPECT_EQ(span.trace_low, ~span.id);
-    EXPECT_EQ(span.reserved1[2], span.id * 3);
+    EXPECT_EQ(span.reserved1[1], span.id * 3);
     ids.push_back(span.id);
   }
   return ids;

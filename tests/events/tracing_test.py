@@ -1,5 +1,5 @@
 """Spans of calls, from real clients through maru-eventd to a collector, decoded by protobuf itself.
-tracing_test.py --marud M --eventd E --client C [--decoder PYTHON] [--seed N] [--only NAME]
+tracing_test.py --marud M --marudctl T --eventd E --client C [--decoder PYTHON] [--seed N] [--only NAME]
 
 Without --decoder the declarations in otlp.proto decode, by Debian's protobuf; with it the package opentelemetry-proto of that
 Python."""
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 
-from events_room import DEBIAN_PYTHON, PATIENCE, Client, Eventd, Marud, run_tests, seeded, until
+from events_room import DEBIAN_PYTHON, PATIENCE, Chunk, Client, Eventd, Marud, free_port, run_tests, seeded, until
 
 HERE = pathlib.Path(__file__).resolve().parent
 CONFIG = """
@@ -62,7 +62,8 @@ class Collector:
 
     def __init__(self, decoder):
         self.decoder, self.spans, self.requests, self.answer = decoder, [], 0, lambda: (200, b"")
-        self.headers, self.lock, self.port, self.server = {}, threading.Lock(), 0, None
+        # The kernel gives this port to no connection while the collector is away.
+        self.headers, self.lock, self.port, self.server = {}, threading.Lock(), free_port(), None
 
     def begin(self):
         collector = self
@@ -85,7 +86,6 @@ class Collector:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self.server.daemon_threads = True
-        self.port = self.server.server_port
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def take(self, request, body):
@@ -115,8 +115,8 @@ class Collector:
 class Room:
     """A marud with a small pool, a collector, a maru-eventd between clients and collector."""
 
-    def __init__(self, arguments, config=CONFIG, **pool):
-        self.arguments, self.config = arguments, config
+    def __init__(self, arguments, config=CONFIG, traces_marud=False, **pool):
+        self.arguments, self.config, self.traces_marud = arguments, config, traces_marud
         self.pool = {"size": "16MiB", "page_bytes": "4KiB", "region_bytes": "1MiB"} | pool
 
     def __enter__(self):
@@ -124,7 +124,8 @@ class Room:
         self.decoder = Decoder(self.arguments.decoder, self.folder)
         self.collector = Collector(self.decoder)
         self.collector.begin()
-        self.marud = Marud(self.arguments.marud, **self.pool)
+        daemon = f'tracing_socket = "{self.folder}/spans.sock"' if self.traces_marud else ""
+        self.marud = Marud(self.arguments.marud, daemon=daemon, **self.pool)
         self.marud.__enter__()
         self.eventd = Eventd(self.arguments.eventd, self.marud, self.config, self.folder, collector=self.collector.port)
         self.eventd.begin()
@@ -216,11 +217,73 @@ def evictions_are_part_of_the_request(arguments):
         assert evict["trace"] == CALLER[3:35] and evict["attributes"]["maru.blocks"] > 0, evict
 
 
+def evictions_without_a_request_are_roots(arguments):
+    rng = seeded(arguments.seed)
+    with Room(arguments, traces_marud=True, more="high_watermark = 0.5\nlow_watermark = 0.25") as room, room.client() as client:
+        stored = []
+
+        def of_reason(reason):
+            return [span for span in room.collector.named("marud.evict") if span["attributes"].get("maru.reason") == reason]
+
+        def store_until(condition):
+            while not condition():
+                chunks = [Chunk(rng) for _ in range(64)]
+                assert set(client.store(chunks, nbytes=10_000, metadata=lambda _: b"")) == {0}
+                stored.extend(chunks)
+
+        def all_are_told():
+            gone = len(stored) - len(client.present(stored))
+            told = sum(span["attributes"]["maru.blocks"] for span in room.collector.named("marud.evict"))
+            return gone == told and gone
+
+        store_until(lambda: of_reason("background"))
+        before = until(all_are_told, "spans of all evictions")
+        first = len(of_reason("background"))
+        room.eventd.kill()  # the next one gets the ring, with what was written meanwhile
+        store_until(lambda: len(stored) - len(client.present(stored)) > before + 2000)
+        room.eventd.begin()
+        gone = until(all_are_told, "spans of all evictions, by another maru-eventd")
+        assert gone > before + 2000 and len(of_reason("background")) > first
+        assert subprocess.run([arguments.marudctl, "--socket", room.marud.socket, "evict", "30"],
+                              stdout=subprocess.DEVNULL).returncode == 0
+        until(lambda: of_reason("admin"), "the evictions of an administrator")
+        until(all_are_told, "spans of all evictions, with an administrator's")
+        for span in of_reason("background") + of_reason("admin"):
+            about = span["attributes"]
+            assert not span["parent"] and not span["error"] and span["kind"] == INTERNAL and span["flags"] == 1, span
+            assert 3 * about["maru.blocks"] == about["maru.pages"] and about["maru.turns"] > 0, span
+            assert span["resource"]["service.name"] == "marud" and span["resource"]["maru.pool"] == "default", span
+            assert "maru.keys" not in about and "thread.id" not in about, span
+        ids = [span["id"] for span in room.collector.named("marud.evict")]
+        assert len(set(ids)) == len(ids)
+
+
+def each_way_to_ask_for_keys(arguments):
+    rng = seeded(arguments.seed)
+    with Room(arguments) as room, room.client() as client:
+        keys = [key(rng) for _ in range(4)]
+        assert client.ask([f"store {one} 1000 - -" for one in (keys[0], keys[2])]) == [0, 0]
+        assert call(client, CALLER, f"exists {keys[0]}") == 1
+        assert call(client, CALLER, f"exists {keys[1]}") == 0
+        assert call(client, CALLER, f"batch {keys[0]} {keys[1]}") == 1
+        assert call(client, CALLER, f"rows {keys[0]} {keys[1]} {keys[2]}") == 2
+        assert call(client, CALLER, f"which {keys[0]} {keys[2]} {keys[1]}") == 2  # one range of two
+        assert call(client, CALLER, f"which {keys[1]} {keys[3]}") == 0
+        spans = until(lambda: (found := of_request(room, {"maru.exists"})) and len(found) >= 6 and found, "all of them")
+        spans.sort(key=lambda span: span["begin"])
+        about = [(span["attributes"]["maru.keys"], span["attributes"]["maru.blocks"]) for span in spans]
+        assert about == [(1, 1), (1, 0), (2, 1), (3, 2), (3, 2), (2, 0)], about
+        for span in spans:
+            assert span["name"] == "maru.exists" and span["kind"] == INTERNAL and span["parent"] == CALLER[36:52], span
+            assert not span["error"] and span["resource"]["service.name"] == "an engine", span
+
+
 def only_what_asks_for_it_is_traced(arguments):
     rng = seeded(arguments.seed)
     os.environ["MARU_TRACING_ONE_IN"] = "0"
     with Room(arguments) as room, room.client() as client:
-        client.ask([f"delete {key(rng)}"])  # without a request
+        client.ask([f"delete {key(rng)}", f"exists {key(rng)}", f"rows {key(rng)}"])  # without a request
+        call(client, CALLER[:-1] + "0", f"exists {key(rng)}")
         call(client, CALLER[:-1] + "0", f"delete {key(rng)}")  # its caller does not trace it
         for bad in ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333-01", CALLER.replace("0a", "0G"), "ff" + CALLER[2:],
                     "00-" + "0" * 32 + CALLER[35:], CALLER[:36] + "0" * 16 + "-01", CALLER + "-x", "x"):
@@ -353,7 +416,7 @@ def knock(room, message, *descriptors):
 
 def hostile_clients_are_refused(arguments):
     rng = seeded(arguments.seed)
-    with Room(arguments, CONFIG + "clients = 4\n") as room, room.client() as client:
+    with Room(arguments, CONFIG + "clients = 4\nuser_clients = 4\n") as room, room.client() as client:
         plain = os.open(room.folder, os.O_TMPFILE | os.O_RDWR)
         rings = [plain, ring(seals=0), ring(magic=1), ring(slots=128), ring(slots=63), ring(slots=0), ring(nbytes=0),
                  ring(nbytes=4096)]
@@ -388,15 +451,34 @@ def hostile_clients_are_refused(arguments):
         until(lambda: room.collector.count() >= before + 10, "spans of an honest client")
 
 
-TESTS = [the_whole_way_of_a_request, evictions_are_part_of_the_request, only_what_asks_for_it_is_traced,
+def one_user_leaves_room_for_others(arguments):
+    rng = seeded(arguments.seed)
+    with Room(arguments, CONFIG + "clients = 4\nuser_clients = 3\n") as room, room.client() as client:
+        many(client, rng, 10)
+        all_came_once(room, 10)
+        keep = [knock(room, hello(), ring()) for _ in range(2)]
+        until(lambda: room.eventd.metric("maru_eventd_span_clients") == 3, "three clients")
+        with knock(room, hello(), ring()) as late:
+            assert late.recv(1) == b"", "one too many of this user"
+        assert f"user {os.geteuid()} has 3 already; traces.user_clients" in room.eventd.log.read_text()
+        keep[0].close()
+        until(lambda: room.eventd.metric("maru_eventd_span_clients") == 2, "two clients")
+        with knock(room, hello(), ring()):
+            until(lambda: room.eventd.metric("maru_eventd_span_clients") == 3, "another one in the place of the first")
+        keep[1].close()
+
+
+TESTS = [the_whole_way_of_a_request, evictions_are_part_of_the_request, evictions_without_a_request_are_roots,
+         each_way_to_ask_for_keys, only_what_asks_for_it_is_traced,
          a_request_is_a_span_above_its_calls, a_collector_that_is_away_gets_them_later,
-         a_collector_that_hangs_costs_spans_and_nothing_else, each_death, hostile_clients_are_refused]
+         a_collector_that_hangs_costs_spans_and_nothing_else, each_death, hostile_clients_are_refused,
+         one_user_leaves_room_for_others]
 
 
 def main():
     import argparse
     parser = argparse.ArgumentParser()
-    for name in ("marud", "eventd", "client"):
+    for name in ("marud", "marudctl", "eventd", "client"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--decoder")
     parser.add_argument("--seed", type=int)

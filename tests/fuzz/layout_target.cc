@@ -1,12 +1,11 @@
 // Any bytes as a layout, in its binary form and as JSON, and any numbers in its fields: each is read or refused with a
 // reason, and what is read stays within its storages. The first byte says which.
 #include "maru/layout.h"
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/guarded_memory.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <string_view>
 
 namespace maru::fuzz {
@@ -129,7 +128,6 @@ maru_layout read_small(Reader& reader) {
   return layout;
 }
 
-// Storages with a byte of its own behind each, so that a copy beyond is seen also without a sanitizer.
 class Storages {
  public:
   explicit Storages(const std::vector<maru_layout>& layouts) {
@@ -137,20 +135,18 @@ class Storages {
       maru_layout_sizes sizes = {};
       must(maru_layout_measure(&layout, &sizes, nullptr) == 0, "a layout of a plan is refused");
       for (uint64_t i = 0; i < sizes.storages; ++i) {
-        memory_.push_back(std::make_unique<uint8_t[]>(sizes.allocation_bytes + 1));
-        memory_.back()[sizes.allocation_bytes] = 0xA5;
-        storages_.push_back({memory_.back().get(), sizes.allocation_bytes});
+        memory_.emplace_back(sizes.allocation_bytes);
+        storages_.push_back({memory_.back().data(), sizes.allocation_bytes});
       }
     }
   }
   const std::vector<maru_reslice_storage>& all() const { return storages_; }
   void must_be_whole() const {
-    for (size_t i = 0; i < storages_.size(); ++i)
-      must(memory_[i][storages_[i].bytes] == 0xA5, "a copy went beyond a storage");
+    for (const GuardedMemory& each : memory_) each.must_be_whole("a copy went beyond a storage");
   }
 
  private:
-  std::vector<std::unique_ptr<uint8_t[]>> memory_;
+  std::vector<GuardedMemory> memory_;
   std::vector<maru_reslice_storage> storages_;
 };
 

@@ -4,7 +4,7 @@
 #include "daemon/tierd/tiers/resp_operation.h"
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_operation.h"
-#include "tests/fuzz/target.h"
+#include "tests/fuzz/guarded_memory.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,8 +21,7 @@ using namespace maru::tierd;
 constexpr unsigned kForms = 5;
 enum Form : unsigned { kList, kError, kHeaders, kObject, kReplies };
 constexpr std::string_view kKey = "a key", kAttributes = "about it";
-constexpr uint64_t kPayloadBytes = 300, kChunkBytes = 128, kMargin = 64;
-constexpr char kUntouched = '\x5a';
+constexpr uint64_t kPayloadBytes = 300, kChunkBytes = 128;
 
 std::string payload() {
   std::string bytes(kPayloadBytes, 0);
@@ -30,10 +29,9 @@ std::string payload() {
   return bytes;
 }
 
-// A load with its memory, and a margin behind each piece of it.
+// A load with its memory.
 struct Load {
-  std::string payload = std::string(kPayloadBytes + kMargin, kUntouched);
-  std::string attributes = std::string(kAttributes.size() + kMargin, kUntouched);
+  GuardedMemory payload{kPayloadBytes}, attributes{kAttributes.size()};
   maru_tier_request request = {};
 
   Load() {
@@ -41,16 +39,14 @@ struct Load {
     request.key = kKey.data();
     request.key_bytes = uint32_t(kKey.size());
     request.payload = payload.data();
-    request.payload_bytes = kPayloadBytes;
+    request.payload_bytes = payload.size();
     request.attributes = attributes.data();
-    request.attributes_bytes = uint32_t(kAttributes.size());
+    request.attributes_bytes = uint32_t(attributes.size());
   }
   void must_be_within(bool has_succeeded) const {
-    for (const std::string* const bytes : {&payload, &attributes})
-      must(std::all_of(bytes->end() - kMargin, bytes->end(), [](char c) { return c == kUntouched; }),
-           "bytes beyond the memory of a request");
-    if (!has_succeeded) return;
-    must(attributes.starts_with(kAttributes), "other attributes than were stored");
+    for (const GuardedMemory* const memory : {&payload, &attributes})
+      memory->must_be_whole("bytes beyond the memory of a request");
+    must(!has_succeeded || attributes.text() == kAttributes, "other attributes than were stored");
   }
 };
 
@@ -83,7 +79,7 @@ void read_object(Reader& reader) {
   operation.take_version(total, "etag");
   operation.prove();
   load.must_be_within(operation.result == 0);
-  must(operation.result != 0 || load.payload.starts_with(payload()), "other bytes than were stored");
+  must(operation.result != 0 || load.payload.text() == payload(), "other bytes than were stored");
 }
 
 void read_replies(Reader& reader) {

@@ -5,32 +5,22 @@
 import argparse
 import json
 import pathlib
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "api"), str(HERE.parent / "support")]
 from observed_marud import BlockClient  # noqa: E402
-from with_marud import PATIENCE, Marud, listens_on  # noqa: E402
+from with_marud import PATIENCE, Marud  # noqa: E402
+from with_tierd import FILE, Tierd  # noqa: E402
 
-CONFIG = """
-[pool]
-socket = "{marud}"
-[prefetch]
-socket = "{folder}/tier.sock"
+QUOTAS = """
 [quotas]
 file = "{folder}/quotas"
 default = "1GiB"
-[[tier]]
-name = "disk"
-kind = "file"
-[tier.options]
-path = "{folder}"
-capacity = "64MiB"
-region_bytes = "1MiB"
+"""
+NOTHING = """
 [[tier]]
 name = "nothing"
 kind = "null"
@@ -53,18 +43,13 @@ def main():
     def disk():
         return json.loads(marudctl("--json", "tier", "status"))["tiers"][0]
 
-    with Marud(arguments.marud) as marud, tempfile.TemporaryDirectory(prefix="maru-tiers-") as folder:
-        tier_socket = f"{folder}/tier.sock"
+    with Marud(arguments.marud) as marud:
+        tier_socket = "/nowhere"
         assert "is maru-tierd running" in marudctl("tier", "status", status=3)
         assert json.loads(marudctl("--json", "top", "--once", "--interval-ms", "100"))["tiers"] == []
-        config = pathlib.Path(folder, "tierd.toml")
-        config.write_text(CONFIG.format(folder=folder, marud=marud.socket))
-        tierd = subprocess.Popen([arguments.tierd, "--config", config])
-        try:
+        with Tierd(arguments.tierd, marud.socket, tables=QUOTAS, tier=FILE + NOTHING) as tierd:
+            tier_socket = tierd.socket
             until = time.monotonic() + PATIENCE
-            while not listens_on(tier_socket, socket.SOCK_STREAM):
-                assert tierd.poll() is None and time.monotonic() < until, "maru-tierd did not start"
-                time.sleep(0.01)
             # A tenant that has a limit is known by its name.
             assert "2 GiB" in marudctl("tier", "quota", "set", "alice", "2GiB")
             with BlockClient(arguments.client, marud) as client:
@@ -90,9 +75,6 @@ def main():
             assert "no limit of its own" in marudctl("tier", "quota", "remove", "alice", status=1)
             for words in (("set", "alice"), ("set", "alice", "much"), ("give", "alice"), ("list", "a", "b")):
                 marudctl("tier", "quota", *words, status=2)
-        finally:
-            tierd.terminate()
-            tierd.wait(PATIENCE)
 
 
 if __name__ == "__main__":

@@ -12,28 +12,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "api"))
-from with_marud import PATIENCE, Marud, listens_on  # noqa: E402
+from with_marud import PATIENCE, Marud  # noqa: E402
+from with_tierd import Tierd  # noqa: E402
 
-CONFIG = """
-[http]
-socket = "{folder}/http.sock"
-[pool]
-socket = "{marud}"
-[prefetch]
-socket = "{folder}/tier.sock"
-[[tier]]
-name = "disk"
-kind = "file"
-[tier.options]
-path = "{folder}"
-capacity = "64MiB"
-region_bytes = "1MiB"
-"""
 # "..._failed_total" in a table stands for the name before it with another ending.
 NAME = re.compile(r"maru_tier_(?!plugin)[a-z_]+[a-z]")
 
@@ -62,21 +47,12 @@ def main():
         parser.add_argument(option, required=True)
     arguments = parser.parse_args()
     docs = pathlib.Path(arguments.sources) / "docs"
-    with Marud(arguments.marud) as marud, tempfile.TemporaryDirectory(prefix="maru-tiers-") as folder:
-        config = pathlib.Path(folder, "tierd.toml")
-        config.write_text(CONFIG.format(folder=folder, marud=marud.socket))
-        tierd = subprocess.Popen([arguments.tierd, "--config", config])
-        try:
-            until = time.monotonic() + PATIENCE
-            while not listens_on(pathlib.Path(folder, "tier.sock"), socket.SOCK_STREAM):
-                assert tierd.poll() is None and time.monotonic() < until, "maru-tierd did not start"
-                time.sleep(0.01)
-            while "maru_tier_entries" not in (text := metrics_of(f"{folder}/http.sock")):  # looked at once a second
-                assert time.monotonic() < until, text
-                time.sleep(0.1)
-        finally:
-            tierd.terminate()
-            tierd.wait(PATIENCE)
+    with Marud(arguments.marud) as marud, \
+            Tierd(arguments.tierd, marud.socket, tables='[http]\nsocket = "{folder}/http.sock"') as tierd:
+        until = time.monotonic() + PATIENCE
+        while "maru_tier_entries" not in (text := metrics_of(str(tierd.folder / "http.sock"))):  # looked at once a second
+            assert time.monotonic() < until, text
+            time.sleep(0.1)
     served = families_of(text)
     mistakes = []
     for path in ("tiers.md", "monitoring/tiers-alerts.yml", "monitoring/tiers-dashboard.json"):

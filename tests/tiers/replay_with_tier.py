@@ -5,29 +5,16 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "api"))
-from with_marud import Marud, listens_on  # noqa: E402
+from with_marud import Marud  # noqa: E402
+from with_tierd import Tierd  # noqa: E402
 
-import socket  # noqa: E402
-
-CONFIG = """
-[pool]
-socket = "{directory}/marud.sock"
-[store]
-pins_percent = 10
-[prefetch]
-socket = "{directory}/tier.sock"
-held_percent = 30
-[[tier]]
-name = "disk"
-kind = "file"
+FOUR_GIB = """kind = "file"
 [tier.options]
-path = "{directory}"
+path = "{folder}"
 capacity = "4GiB"
 """
-PATIENCE = 60
 
 
 def replay(arguments, marud, *more):
@@ -50,22 +37,11 @@ def main():
     shape = dict(size=arguments.size, page_bytes="4KiB", region_bytes="512KiB", more="high_watermark = 1")
     with Marud(arguments.marud, **shape) as marud:
         alone = replay(arguments, marud)
-    with Marud(arguments.marud, **shape) as marud:
-        folder = pathlib.Path(marud.directory.name)
-        config = folder / "tierd.toml"
-        config.write_text(CONFIG.format(directory=folder))
-        with open(folder / "tierd.log", "ab") as log:
-            tierd = subprocess.Popen([arguments.tierd, "--config", config], stdout=log, stderr=log)
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while not listens_on(folder / "tier.sock", socket.SOCK_STREAM):
-                if tierd.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit("maru-tierd did not start:\n" + (folder / "tierd.log").read_text())
-                time.sleep(0.01)
-            both = replay(arguments, marud, "--tier", str(folder / "tier.sock"))
-        finally:
-            tierd.terminate()
-            status = tierd.wait(timeout=PATIENCE)
+    with Marud(arguments.marud, **shape) as marud, \
+            Tierd(arguments.tierd, marud.socket, tables="[store]\npins_percent = 10", prefetch="held_percent = 30",
+                  tier=FOUR_GIB) as tierd:
+        both = replay(arguments, marud, "--tier", tierd.socket)
+    status = tierd.process.returncode
     pool_share = both["pool"]["blocks"] / both["trace"]["distinct_blocks"]
     print(f"pool {100 * pool_share:.1f} % of the distinct blocks; found: pool alone {100 * alone['hit_ratio']:.2f} %, with the "
           f"tier {100 * both['hit_ratio']:.2f} % ({both['tier_blocks']} loaded), without limit "

@@ -14,7 +14,8 @@ with JSON: how often each verb was answered with each status, and the headers th
 
 Kinds of faults: 429, 500, 503 (with Retry-After where RETRY=N is given), reset (the connection ends in the middle of the
 answer), truncate (fewer bytes than promised), flip (a bit of an object's payload), tamper (a bit of a body on its way here),
-hang (no answer), slow (a second), html (an answer that is no S3), noranges. "put-503" and so on: for one verb only."""
+hang (no answer), slow (a second), html (an answer that is no S3), noranges,
+endless (a list that goes on and on). "put-503" and so on: for one verb only."""
 import argparse
 import calendar
 import collections
@@ -72,7 +73,7 @@ class Bucket:
     def __init__(self, wish):
         self.wish, self.lock, self.objects = wish, threading.Lock(), {}
         self.faults, self.counts, self.seen = collections.Counter(), collections.Counter(), collections.Counter()
-        self.clock, self.retry_after, self.token = 0, 0, wish.token
+        self.clock, self.retry_after, self.token, self.endless = 0, 0, wish.token, 0
 
     def now(self):
         return time.time() + self.clock
@@ -269,6 +270,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with bucket.lock:
             names = sorted((name, len(data)) for name, data in bucket.objects.items()
                            if name.startswith(query.get("prefix", "")))
+        if bucket.takes_fault("endless", "GET"):
+            names, bucket.endless = [(f"{query.get('prefix', '')}-{bucket.endless}", 1), ("~", 1)], bucket.endless + 1
+            query = {"max-keys": "1"}
         # A token with what has to be encoded in a query.
         after = query.get("continuation-token", "").removeprefix("+/= &")
         names = [one for one in names if one[0] > after]

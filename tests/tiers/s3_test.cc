@@ -9,10 +9,21 @@
 
 #include <fstream>
 
+#include <atomic>
+#include <dlfcn.h>
+#include <netdb.h>
+#include <string_view>
+
 namespace maru::test {
 namespace {
 
 using tierd::S3Request;
+
+// What libcurl's threads ask for addresses, in front of the C library's: it answers nothing for hangs.test until it may.
+struct {
+  std::atomic<uint32_t> waiting = 0;
+  std::atomic<bool> may_end = true;
+} resolver;
 
 // From Amazon's documentation of S3: "Signature Calculations: Transferring Payload in a Single Chunk".
 TEST(Sigv4, AgreesWithAmazonsExamples) {
@@ -315,6 +326,26 @@ TEST_F(S3, CredentialsComeFromAFileAndFromTheEnvironment) {
   for (const char* const name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}) ::unsetenv(name);
 }
 
+TEST_F(S3, AllCallsThatOldCredentialsSignedAreTriedAgain) {
+  start({"--token", "first-token"});
+  const std::string path = directory_.path() + "/credentials";
+  const auto write = [&](const std::string& token) {
+    std::ofstream(path) << "[default]\naws_access_key_id = AKIATEST\naws_secret_access_key=" << S3Process::kSecret
+                        << "\naws_session_token = " << token << "\n";
+  };
+  write("first-token");
+  const auto tier =
+      open({{"access_key_id", ""}, {"secret_access_key", ""}, {"credentials_file", path}, {"part_bytes", "16384"}});
+  TierUser user(*tier);
+  const TierEntry large = {"attributes", std::string(8 * 16384, 'x'), 9};
+  ASSERT_EQ(user.store("key", large), 0);
+  server_->tell("token second-token");
+  write("second-token");
+  EXPECT_EQ(user.finish(user.begin(MARU_TIER_LOAD, "key", large)).result, 0);  // its parts are signed together
+  EXPECT_EQ(user.load("key"), large);
+  EXPECT_GT(server_->count("GET 400"), 1u);
+}
+
 TEST_F(S3, TlsNeedsAnAuthorityThatIsTrusted) {
   start({}, true);
   EXPECT_NE(refusal({}).find("correct ca_file or endpoint"), std::string::npos) << refusal({});
@@ -364,6 +395,51 @@ TEST_F(S3, WhatOtherHostsStoreIsFoundAtOnceAndListedLater) {
   EXPECT_EQ(two->usage().physical_bytes, one->usage().physical_bytes);
 }
 
+TEST_F(S3, AListThatDoesNotEndHoldsUpNobodyAndHasABound) {
+  start();
+  server_->tell("faults endless=1000000000");
+  const auto tier = open({{"timeout_ms", "500"}});  // it does not wait for the whole list
+  TierUser user(*tier);
+  EXPECT_EQ(user.store("key", entry_), 0);
+  EXPECT_EQ(user.load("key"), entry_);
+  const auto bounded = open({{"list_memory", "65536"}});
+  EXPECT_TRUE(wait_until([&] { return bounded->health().text[0] != 0; }));
+  const std::string text = bounded->health().text;
+  for (const char* const words : {"list_memory", "expected 256 at most", "list = false"})
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  EXPECT_EQ(bounded->health().is_ready, 1u);
+  EXPECT_EQ(TierUser(*bounded).load("key"), entry_);
+}
+
+TEST_F(S3, ABucketWithMoreThanTheCatalogueHoldsIsListedInPart) {
+  start({"--page", "10"});
+  {
+    const auto tier = open();
+    TierUser user(*tier);
+    for (int i = 0; i < 300; ++i) ASSERT_EQ(user.store("key " + std::to_string(i), {"", "x", 0}), 0);
+  }
+  const auto tier = open({{"list_memory", "65536"}});
+  const std::string text = tier->health().text;
+  EXPECT_NE(text.find("raise list_memory"), std::string::npos) << text;
+  EXPECT_GT(tier->usage().entries, 100u);
+  EXPECT_LE(tier->usage().entries, 65536u / 200);
+  TierUser user(*tier);
+  EXPECT_EQ(user.load("key 299"), (TierEntry{"", "x", 0}));
+  EXPECT_EQ(open({})->usage().entries, 300u);
+}
+
+// The resolver of the C library waits for name servers as long as it likes, here as long as the test does.
+TEST_F(S3, ANameThatIsLookedUpForEverHoldsUpNoOtherTransfer) {
+  start();
+  resolver.may_end = false;
+  const auto tier = open({{"endpoint", server_->endpoint("hangs.test")}, {"timeout_ms", "300"}});
+  TierUser user(*tier);
+  EXPECT_EQ(user.lookup("key").result, -ETIMEDOUT);
+  EXPECT_GT(resolver.waiting.load(), 0u);
+  resolver.may_end = true;
+  resolver.may_end.notify_all();
+}
+
 TEST_F(S3, KeysThatNamesDoNotTellAreReadFromHeads) {
   start();
   std::set<std::string> keys;
@@ -389,3 +465,14 @@ TEST_F(S3, KeysThatNamesDoNotTellAreReadFromHeads) {
 
 }  // namespace
 }  // namespace maru::test
+
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** ret_found) {
+  using maru::test::resolver;
+  if (host != nullptr && std::string_view(host) == "hangs.test") {
+    ++resolver.waiting;
+    resolver.may_end.wait(false);
+    return EAI_NONAME;
+  }
+  static auto* const libc = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  return libc(host, service, hints, ret_found);
+}

@@ -115,12 +115,14 @@ TEST(Config, PoolsEvictInTheBackgroundUnlessTheySayOtherwise) {
   EXPECT_EQ(says_nothing.low_watermark, 0.80);
   EXPECT_EQ(says_nothing.pin_overdue_ms, 30'000u);
   EXPECT_EQ(says_nothing.policy_dir, kPolicyDir);
-  const Config config = config_of("[daemon]\npolicy_dir = \"/elsewhere\"\n" + pool +
+  EXPECT_EQ(says_nothing.tracing_socket, "");
+  const Config config = config_of("[daemon]\npolicy_dir = \"/elsewhere\"\ntracing_socket = \"/spans\"\n" + pool +
                                   "high_watermark = 1\nlow_watermark = 0.5\npin_overdue_ms = 7\n");
   EXPECT_EQ(config.pools.at(0).pool.high_watermark, 1.0);
   EXPECT_EQ(config.pools.at(0).pool.low_watermark, 0.5);
   EXPECT_EQ(config.pools.at(0).pool.pin_overdue_ms, 7u);
   EXPECT_EQ(config.pools.at(0).pool.policy_dir, "/elsewhere");
+  EXPECT_EQ(config.pools.at(0).pool.tracing_socket, "/spans");
 }
 
 TEST(Config, PoolsOnDevicesHaveKeysOfTheirOwn) {

@@ -40,7 +40,7 @@ bool Evictor::take_for_asker(uint32_t first, Shortage& shortage, uint32_t* ret_b
 
 // Pages that were freed just now go to the asker, if no other client has taken them in between.
 void Evictor::take_freed(uint32_t first, uint32_t count, Shortage& shortage) {
-  core_.totals.evicted_pages += count;
+  core_.totals.evicted_pages[size_t(shortage.reason)] += count;
   const uint32_t index = core_.region.region_of(first);
   regions_.set_counted(index, regions_[index].counted_pages - std::min(regions_[index].counted_pages, count));
   shortage.pages_evicted += count;

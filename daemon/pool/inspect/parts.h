@@ -7,6 +7,7 @@
 #include "daemon/pool/inspect/audits.h"
 #include "daemon/pool/inspect/bad_memory.h"
 #include "daemon/pool/inspect/block_lists.h"
+#include "daemon/pool/inspect/eviction_spans.h"
 #include "daemon/pool/inspect/host_lists.h"
 #include "daemon/pool/inspect/late_answers.h"
 #include "daemon/pool/inspect/limit_commands.h"
@@ -35,7 +36,8 @@ struct InspectParts {
                 eviction.held, eviction.background, memory.room, memory.drain, at.pin_ages, audits, pin_watch,
                 host_lists}),
         administration({at.core, at.tenants, removal.deletions, memory.evictions, late, audits, blocks, pin_watch, heat,
-                        host_lists, bad_memory, limit_commands, status}) {}
+                        host_lists, bad_memory, limit_commands, status}),
+        eviction_spans(at.core) {}
 
   LateAnswers late;
   Audits audits;
@@ -47,6 +49,7 @@ struct InspectParts {
   LimitCommands limit_commands;
   PoolStatus status;
   Administration administration;
+  EvictionSpans eviction_spans;
 };
 
 }  // namespace maru::daemon

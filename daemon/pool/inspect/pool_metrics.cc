@@ -49,7 +49,7 @@ void PoolStatus::fill(metrics::PoolSnapshot& snapshot) {
   snapshot.low_watermark = core_.config.low_watermark;
   snapshot.is_evicting = background_.is_evicting();
   snapshot.evicted_blocks = core_.totals.evicted_before;
-  snapshot.evicted_pages = core_.totals.evicted_pages;
+  snapshot.evicted_pages = core_.totals.all_evicted_pages();
   snapshot.regions_taken = core_.totals.regions_taken;
   snapshot.background_wakes = core_.totals.background_wakes;
   snapshot.lost_touches = lanes_.lost_touches();

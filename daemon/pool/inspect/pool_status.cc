@@ -114,7 +114,7 @@ json PoolStatus::status(const metrics::PageCensus& census) const {
                   {"takeover", core_.totals.evicted_blocks[size_t(EvictReason::kTakeover)]},
                   {"expired", core_.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
                   {"admin", core_.totals.evicted_blocks[size_t(EvictReason::kAdmin)]}}},
-                {"evicted_pages", core_.totals.evicted_pages},
+                {"evicted_pages", core_.totals.all_evicted_pages()},
                 {"regions_taken", core_.totals.regions_taken},
                 {"expired_blocks", core_.totals.evicted_blocks[size_t(EvictReason::kExpired)]},
                 {"background_wakes", core_.totals.background_wakes},

@@ -8,7 +8,7 @@
 namespace maru::daemon {
 namespace {
 
-constexpr uint32_t kSlotsPerLine = 8;
+constexpr uint32_t kPinSlotsPerLine = 8;
 constexpr uint32_t kSlotsAtOnce = 128;         // of pins, between two looks at the budget
 constexpr uint64_t kLinesOfADeadPin = 5;       // the block's lines, and its bucket's
 constexpr uint64_t kBucketsAtOnce = 1u << 10;  // as kSlotsAtOnce
@@ -39,12 +39,12 @@ bool Reclaim::end_pins(uint32_t lane, const LineBudget& budget) {
     if (budget.is_spent()) return false;
     const uint32_t to = std::min(slots, record.pins_looked_to + kSlotsAtOnce);
     const uint32_t looks = shm::look_at_dead_pins(core_.region, lanes_.id(lane), record.pins_looked_to, to, findings_);
-    core_.meter.add((to - record.pins_looked_to) / kSlotsPerLine + looks * kLinesOfADeadPin);
+    core_.meter.add((to - record.pins_looked_to) / kPinSlotsPerLine + looks * kLinesOfADeadPin);
     record.pins_looked_to = to;
   }
   if (!record.has_pins) return true;
   shm::end_lane_pins(core_.region, lane, findings_);
-  core_.meter.add(slots / kSlotsPerLine);
+  core_.meter.add(slots / kPinSlotsPerLine);
   record.has_pins = false;
   record.orphans_until = findings_.orphans.came();
   return true;

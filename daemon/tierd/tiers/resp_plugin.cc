@@ -1,17 +1,12 @@
 // The tier in a Redis or a Valkey behind maru/tier.h.
 #include "daemon/tierd/tiers/built_in.h"
-#include "daemon/tierd/tiers/options.h"
+#include "daemon/tierd/tiers/calls_of.h"
 #include "daemon/tierd/tiers/resp_tier.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <fstream>
-#include <iterator>
 
 namespace maru::tierd {
 namespace {
-
-RespTier& of(maru_tier* tier) { return *reinterpret_cast<RespTier*>(tier); }
 
 std::string read_wish(OptionReader& reader, RespWish& wish) {
   wish.host = reader.text("host", wish.host);
@@ -37,42 +32,16 @@ std::string read_wish(OptionReader& reader, RespWish& wish) {
       "depth_bytes");
 }
 
-int open_resp(const maru_tier_option* options, size_t n, maru_tier** ret_tier, char* problem, size_t problem_bytes) {
-  OptionReader reader(options, n);
-  RespWish wish;
-  if (const std::string mistake = read_wish(reader, wish); !mistake.empty()) {
-    std::snprintf(problem, problem_bytes, "%s", mistake.c_str());
-    return -EINVAL;
-  }
-  auto tier = RespTier::open(wish);
-  if (tier) {
-    *ret_tier = reinterpret_cast<maru_tier*>(tier->release());
-    return 0;
-  }
-  std::snprintf(problem, problem_bytes, "%s", tier.error().doing.c_str());
-  return -tier.error().code;
-}
+struct RespPlugin {
+  using Tier = RespTier;
+  using Wish = RespWish;
+  static constexpr const char* kName = "resp";
+  static constexpr auto read = read_wish;
+  static std::string problem(const Error& error) { return error.doing; }
+};
 
 }  // namespace
 
-const maru_tier_calls kRespTier = {
-    .size = sizeof(maru_tier_calls),
-    .abi = MARU_TIER_ABI,
-    .reserved0 = 0,
-    .name = "resp",
-    .open = open_resp,
-    .close = [](maru_tier* tier) { delete &of(tier); },
-    .event_descriptor = [](maru_tier* tier) { return of(tier).completions().descriptor(); },
-    .submit = [](maru_tier* tier, const maru_tier_request* requests, size_t n) { return of(tier).submit(requests, n); },
-    .complete = [](maru_tier* tier, maru_tier_completion* done,
-                   size_t n) { return of(tier).completions().take(done, n); },
-    .get_properties = [](maru_tier* tier, maru_tier_properties* properties) { of(tier).get_properties(*properties); },
-    .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).get_usage(*usage); },
-    .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
-    .list = [](maru_tier*, uint64_t*, maru_tier_entry*, size_t) { return -EOPNOTSUPP; },
-    .get_group = nullptr,
-    .list_groups = nullptr,
-    .list_oldest = nullptr,
-};
+const maru_tier_calls kRespTier = calls_of<RespPlugin>();
 
 }  // namespace maru::tierd

@@ -1,7 +1,8 @@
 // Spans of calls: the time of each call of a client, and the request that it was part of. docs/tracing.md is the description.
 //
 // Each client that is traced has a ring in memory of its own, a memfd that cannot shrink. It gives the descriptor to
-// maru-eventd, which reads the ring. The client never waits for the reader: it overwrites the oldest spans.
+// maru-eventd, which reads the ring. The client never waits for the reader: it overwrites the oldest spans. marud has such a
+// ring for each pool, and is a client to maru-eventd.
 //
 //   SpanRingHeader | slots
 //
@@ -30,9 +31,13 @@ enum class SpanOperation : uint8_t {
   kDelete,
   kRent,   // a request to marud for memory, inside of an alloc or a store
   kServe,  // marud's part of that
-  kEvict   // and the part of it in which marud evicted blocks
+  kEvict,  // and the part of it in which marud evicted blocks; or, in marud's own ring, evictions without a request
+  kExists
 };
-inline constexpr uint8_t kSpanOperations = 10;
+inline constexpr uint8_t kSpanOperations = 11;
+
+// Of evictions without a request.
+enum class SpanReason : uint8_t { kNone, kBackground, kExpired, kAdmin };
 
 struct Span {
   uint64_t trace_high, trace_low;  // as the traceparent has them: most significant digits first
@@ -41,14 +46,16 @@ struct Span {
   uint64_t begun_ns, ended_ns;     // of the Unix clock
   SpanOperation operation;
   uint8_t flags;  // of the traceparent
-  uint16_t reserved0;
+  SpanReason reason;
+  uint8_t reserved0;
   int32_t result;   // of the call; below 0: -errno
   uint64_t thread;  // the kernel's number
   uint64_t keys;    // of the call
   uint64_t bytes;   // that are stored or allocated
   uint64_t blocks;  // matched, found, stored, or evicted
-  uint64_t turns;   // of kServe: how often marud's loop came round meanwhile
-  uint64_t reserved1[3];
+  uint64_t turns;   // of kServe: how often marud's loop came round meanwhile; of evictions without a request: with one
+  uint64_t pages;   // of evictions without a request: that became free
+  uint64_t reserved1[2];
 };
 inline constexpr size_t kSpanWords = sizeof(Span) / sizeof(uint64_t);
 static_assert(sizeof(Span) == 120 && std::has_unique_object_representations_v<Span>);
@@ -85,7 +92,7 @@ constexpr uint64_t span_ring_bytes(uint32_t slots) { return kSpanHeaderBytes + u
 struct SpanHello {
   uint64_t magic;    // kSpanRingMagic
   uint32_t version;  // kSpanRingVersion
-  uint32_t lane;     // of the client
+  uint32_t lane;     // of the client; of marud 0
   uint64_t process;  // its number, as the client knows it
   char pool[64];     // texts are padded with zeros, one at least
   char service[64];  // $OTEL_SERVICE_NAME, else the program's name

@@ -1,11 +1,7 @@
 // The file tier behind maru/tier.h.
 #include "daemon/tierd/tiers/built_in.h"
+#include "daemon/tierd/tiers/calls_of.h"
 #include "daemon/tierd/tiers/file/file_tier.h"
-#include "daemon/tierd/tiers/options.h"
-
-#include <cerrno>
-#include <cstdio>
-#include <new>
 
 namespace maru::tierd {
 namespace {
@@ -13,8 +9,6 @@ namespace {
 constexpr const char* kOptions =
     "path, capacity, region_bytes, direct, readers, write_bytes, write_bytes_beside_reads, io_uring, reinsert_percent "
     "or force";
-
-FileTier& of(maru_tier* tier) { return *reinterpret_cast<FileTier*>(tier); }
 
 std::string read_wish(OptionReader& reader, FileTierWish& wish) {
   wish.file.path = reader.text("path", "");
@@ -38,53 +32,16 @@ std::string read_wish(OptionReader& reader, FileTierWish& wish) {
   return reader.mistake(kOptions);
 }
 
-int open_file(const maru_tier_option* options, size_t n, maru_tier** ret_tier, char* problem, size_t problem_bytes) {
-  OptionReader reader(options, n);
-  FileTierWish wish;
-  if (const std::string mistake = read_wish(reader, wish); !mistake.empty()) {
-    std::snprintf(problem, problem_bytes, "%s", mistake.c_str());
-    return -EINVAL;
-  }
-  try {
-    auto tier = FileTier::open(wish);
-    if (tier) {
-      *ret_tier = reinterpret_cast<maru_tier*>(tier->release());
-      return 0;
-    }
-    std::snprintf(problem, problem_bytes, "%s", tier.error().text().c_str());
-    return -tier.error().code;
-  } catch (const std::bad_alloc&) {
-    std::snprintf(problem, problem_bytes, "no memory is left for the index of %s", wish.file.path.c_str());
-    return -ENOMEM;
-  }
-}
-
-std::string_view text_of(const void* data, uint32_t bytes) { return {static_cast<const char*>(data), bytes}; }
+struct FilePlugin {
+  using Tier = FileTier;
+  using Wish = FileTierWish;
+  static constexpr const char* kName = "file";
+  static constexpr auto read = read_wish;
+  static std::string problem(const Error& error) { return error.text(); }
+};
 
 }  // namespace
 
-const maru_tier_calls kFileTier = {
-    .size = sizeof(maru_tier_calls),
-    .abi = MARU_TIER_ABI,
-    .reserved0 = 0,
-    .name = "file",
-    .open = open_file,
-    .close = [](maru_tier* tier) { delete &of(tier); },
-    .event_descriptor = [](maru_tier* tier) { return of(tier).completions().descriptor(); },
-    .submit = [](maru_tier* tier, const maru_tier_request* requests, size_t n) { return of(tier).submit(requests, n); },
-    .complete = [](maru_tier* tier, maru_tier_completion* done,
-                   size_t n) { return of(tier).completions().take(done, n); },
-    .get_properties = [](maru_tier* tier, maru_tier_properties* properties) { of(tier).get_properties(*properties); },
-    .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).get_usage(*usage); },
-    .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
-    .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
-               size_t n) { return of(tier).list(cursor, entries, n); },
-    .get_group = [](maru_tier* tier, const void* name, uint32_t name_bytes,
-                    maru_tier_group* group) { of(tier).get_group(text_of(name, name_bytes), *group); },
-    .list_groups = [](maru_tier* tier, const maru_tier_group* after, maru_tier_group* groups,
-                      size_t n) { return of(tier).list_groups(after, groups, n); },
-    .list_oldest = [](maru_tier* tier, const void* name, uint32_t name_bytes, maru_tier_entry* entries,
-                      size_t n) { return of(tier).list_oldest(text_of(name, name_bytes), entries, n); },
-};
+const maru_tier_calls kFileTier = calls_of<FilePlugin>();
 
 }  // namespace maru::tierd

@@ -112,6 +112,8 @@ void HttpTransfers::start(HttpRequest request) {
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_PATH_AS_IS, 1L);  // the path that is signed is the path that is sent
   set(CURLOPT_NOSIGNAL, 1L);
+  // A name that is still looked up at the deadline: otherwise libcurl would wait for its resolver, and all transfers with it.
+  set(CURLOPT_QUICK_EXIT, 1L);
   set(CURLOPT_TCP_NODELAY, 1L);
   set(CURLOPT_NOPROXY, "*");  // a proxy of the environment would see, and may change, signed requests
   set(CURLOPT_BUFFERSIZE, kReadBufferBytes);

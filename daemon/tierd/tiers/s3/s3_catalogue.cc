@@ -1,13 +1,17 @@
 #include "daemon/tierd/tiers/s3/s3_catalogue.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace maru::tierd {
 
 // With the lock held.
-S3Catalogue::Entry& S3Catalogue::entry_of(const std::string& name, uint32_t key_bytes, uint64_t object_bytes) {
+S3Catalogue::Entry* S3Catalogue::entry_of(const std::string& name, uint32_t key_bytes, uint64_t object_bytes) {
   auto number = numbers_.find(name);
   if (number == numbers_.end()) {
+    const uint64_t bytes = kBytesOfAnEntry + name.size();
+    if (bytes > bytes_max_ - std::min(bytes_, bytes_max_)) return nullptr;
+    bytes_ += bytes;
     Entry& fresh = entries_[++last_];
     fresh.name = name;
     number = numbers_.emplace(fresh.name, last_).first;
@@ -21,12 +25,13 @@ S3Catalogue::Entry& S3Catalogue::entry_of(const std::string& name, uint32_t key_
     entry_bytes_ += entry.entry_bytes(), object_bytes_ += object_bytes;
   }
   entry.is_current = true;
-  return entry;
+  return &entry;
 }
 
 void S3Catalogue::remove(std::map<uint64_t, Entry>::iterator at) {
   entry_bytes_ -= at->second.entry_bytes();
   object_bytes_ -= at->second.object_bytes;
+  bytes_ -= kBytesOfAnEntry + at->second.name.size() + at->second.long_key.size();
   numbers_.erase(at->second.name);
   entries_.erase(at);
 }
@@ -34,11 +39,14 @@ void S3Catalogue::remove(std::map<uint64_t, Entry>::iterator at) {
 void S3Catalogue::put(const std::string& name, const std::string& key, const S3Head& head) {
   const std::lock_guard lock(mutex_);
   if (is_listing_) changed_.insert(name);
-  Entry& entry = entry_of(name, head.key_bytes, head.object_bytes());
-  entry.note = head.note;
-  entry.attributes_bytes = head.attributes_bytes;
-  entry.is_known = true;
-  if (key.size() > kNamedKeyBytesMax) entry.long_key = key;
+  Entry* const entry = entry_of(name, head.key_bytes, head.object_bytes());
+  if (entry == nullptr) return;
+  entry->note = head.note;
+  entry->attributes_bytes = head.attributes_bytes;
+  entry->is_known = true;
+  if (key.size() <= kNamedKeyBytesMax || !entry->long_key.empty()) return;
+  entry->long_key = key;
+  bytes_ += key.size();
 }
 
 void S3Catalogue::erase(const std::string& name) {
@@ -54,11 +62,11 @@ void S3Catalogue::begin_round() {
   for (auto& [number, entry] : entries_) entry.is_current = false;
 }
 
-void S3Catalogue::listed(const std::string& name, uint64_t object_bytes) {
+bool S3Catalogue::listed(const std::string& name, uint64_t object_bytes) {
   const auto named = parse_s3_object_name(prefix_, name);
-  if (!named || object_bytes < kS3FixedBytes + named->key_bytes) return;  // not of ours, or no entry
+  if (!named || object_bytes < kS3FixedBytes + named->key_bytes) return true;  // not of ours, or no entry
   const std::lock_guard lock(mutex_);
-  if (!changed_.contains(name)) entry_of(name, named->key_bytes, object_bytes);
+  return changed_.contains(name) || entry_of(name, named->key_bytes, object_bytes) != nullptr;
 }
 
 void S3Catalogue::end_round(bool is_whole) {

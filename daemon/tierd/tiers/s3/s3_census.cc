@@ -7,6 +7,7 @@ namespace maru::tierd {
 void S3Census::begin(std::function<void(const Outcome&)> ended) {
   ended_ = std::move(ended);
   first_failure_ = {};
+  objects_left_ = wish_.objects_max;
   if (!wish_.lists) {
     lists_open_ = 1;
     return ask(wish_.prefix, {});
@@ -43,10 +44,24 @@ void S3Census::take_page(const std::string& prefix, const std::string& token, Ou
     outcome.trouble = "the server's list goes on where it began; expected another continuation token";
     return end_list(outcome);
   }
-  if (wish_.lists)
-    for (const S3Listing::Object& object : page->objects) catalogue_.listed(object.name, object.bytes);
+  if (wish_.lists && !take_objects(page->objects)) {
+    outcome.result = -E2BIG;
+    outcome.trouble = "the bucket has more objects below \"" + wish_.prefix +
+                      "\" than list_memory has room for; expected " + std::to_string(wish_.objects_max) +
+                      " at most; raise list_memory, set list = false, or have old objects ended by a lifecycle rule";
+    return end_list(outcome);
+  }
   if (!wish_.lists || page->next.empty()) return end_list(outcome);
   ask(prefix, page->next);
+}
+
+// False: there are too many.
+bool S3Census::take_objects(const std::vector<S3Listing::Object>& objects) {
+  if (objects.size() >= objects_left_) return false;
+  objects_left_ -= objects.size() + 1;
+  bool has_room = true;
+  for (const S3Listing::Object& object : objects) has_room &= catalogue_.listed(object.name, object.bytes);
+  return has_room;
 }
 
 void S3Census::end_list(const Outcome& outcome) {

@@ -13,6 +13,7 @@ struct CensusWish {
   std::string prefix;
   bool lists = true;  // false: one request, which shows that the bucket is there
   std::chrono::milliseconds page_timeout{10'000};
+  uint64_t objects_max = 0;  // that one round looks at, of any program; each page counts as one, too
 };
 
 class S3Census {
@@ -22,7 +23,8 @@ class S3Census {
   S3Census(const CensusWish& wish, S3Client& client, S3Catalogue& catalogue)
       : wish_(wish), client_(client), catalogue_(catalogue) {}
 
-  // Not while one is under way. `ended`: the first outcome that was no success, or a success.
+  // Not while one is under way. `ended`: the first outcome that was no success, or a success; E2BIG: the bucket has more than
+  // a round looks at, or than the catalogue has room for.
   void begin(std::function<void(const Outcome& outcome)> ended);
   bool is_under_way() const { return lists_open_ > 0; }
 
@@ -32,6 +34,7 @@ class S3Census {
 
   void ask(std::string prefix, const std::string& token);
   void take_page(const std::string& prefix, const std::string& token, Outcome& outcome);
+  bool take_objects(const std::vector<S3Listing::Object>& objects);
   void end_list(const Outcome& outcome);
   void read_next_head();
   void read_head(const std::string& name, uint32_t key_bytes);
@@ -41,7 +44,7 @@ class S3Census {
   S3Catalogue& catalogue_;
   std::function<void(const Outcome&)> ended_;
   size_t lists_open_ = 0, heads_open_ = 0;
-  uint64_t nameless_cursor_ = 0;
+  uint64_t nameless_cursor_ = 0, objects_left_ = 0;
   Outcome first_failure_;
 };
 

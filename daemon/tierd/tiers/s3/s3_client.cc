@@ -73,6 +73,7 @@ std::string remedy(const S3Service& service, uint32_t status, const S3Headers& h
 struct S3Client::Job {
   S3Call call;
   std::string payload_hash;
+  uint64_t signed_by = 0;  // the number of the credentials
   uint32_t tries = 0;
   std::chrono::milliseconds pause = kPauseMin;
 };
@@ -146,6 +147,7 @@ void S3Client::send(std::shared_ptr<Job> job) {
     job->payload_hash = call.has_body && !service_.signs_payload
                             ? std::string(kUnsignedPayload)
                             : hex_of(sha256_of({call.body[0], call.body[1], call.body[2]}));
+  job->signed_by = credentials_number_;
   sign(request, job->payload_hash, credentials_, service_.region, std::time(nullptr));
 
   HttpRequest http;
@@ -166,7 +168,7 @@ void S3Client::send(std::shared_ptr<Job> job) {
 void S3Client::answered(const std::shared_ptr<Job>& job, HttpAnswer& answer) {
   writes_under_way_ -= job->call.has_body;
   bool may_try_again = false;
-  S3Call::Outcome outcome = judge(answer, &may_try_again);
+  S3Call::Outcome outcome = judge(answer, job->signed_by, &may_try_again);
   if (may_try_again && try_again(job, outcome.headers)) return;
   outcome.body = std::move(answer.body);
   job->call.done(outcome);
@@ -184,8 +186,10 @@ bool S3Client::try_again(const std::shared_ptr<Job>& job, const S3Headers& heade
   return true;
 }
 
-// Temporary credentials end, and their file then has the next credentials.
-bool S3Client::has_new_credentials() {
+// Temporary credentials end, and their file then has the next credentials. Of many calls that were signed by the old ones the first to
+// be refused reads the file.
+bool S3Client::has_other_credentials(uint64_t than) {
+  if (than != credentials_number_) return true;
   if (service_.credentials.path.empty()) return false;
   auto found = read_credentials(service_.credentials);
   if (!found || (found->access_key_id == credentials_.access_key_id &&
@@ -193,10 +197,11 @@ bool S3Client::has_new_credentials() {
                  found->session_token == credentials_.session_token))
     return false;
   credentials_ = std::move(*found);
+  ++credentials_number_;
   return true;
 }
 
-S3Call::Outcome S3Client::judge(const HttpAnswer& answer, bool* ret_may_try_again) {
+S3Call::Outcome S3Client::judge(const HttpAnswer& answer, uint64_t signed_by, bool* ret_may_try_again) {
   S3Call::Outcome outcome;
   outcome.status = answer.status;
   outcome.headers = answer.headers;
@@ -221,7 +226,7 @@ S3Call::Outcome S3Client::judge(const HttpAnswer& answer, bool* ret_may_try_agai
   const std::string to_do = remedy(service_, answer.status, answer.headers, error);
   outcome.is_refusal = !to_do.empty();
   if (outcome.is_refusal) outcome.trouble += "; " + to_do;
-  if (outcome.result == -EACCES && has_new_credentials()) *ret_may_try_again = true;
+  if (outcome.result == -EACCES && has_other_credentials(signed_by)) *ret_may_try_again = true;
   return outcome;
 }
 

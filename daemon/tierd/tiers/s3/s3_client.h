@@ -81,11 +81,12 @@ class S3Client {
   void send(std::shared_ptr<Job> job);
   void answered(const std::shared_ptr<Job>& job, HttpAnswer& answer);
   bool try_again(const std::shared_ptr<Job>& job, const S3Headers& headers);
-  S3Call::Outcome judge(const HttpAnswer& answer, bool* ret_may_try_again);
-  bool has_new_credentials();
+  S3Call::Outcome judge(const HttpAnswer& answer, uint64_t signed_by, bool* ret_may_try_again);
+  bool has_other_credentials(uint64_t than);
 
   const S3Service service_;
   S3Credentials credentials_;
+  uint64_t credentials_number_ = 0;  // grows with each change
   std::unique_ptr<HttpTransfers> http_;
   std::deque<std::shared_ptr<Job>> reads_, writes_;
   std::multimap<Clock::time_point, std::shared_ptr<Job>> delayed_;

@@ -1,18 +1,14 @@
 // The tier in S3 behind maru/tier.h, and its options.
 #include "daemon/tierd/tiers/built_in.h"
-#include "daemon/tierd/tiers/options.h"
+#include "daemon/tierd/tiers/calls_of.h"
 #include "daemon/tierd/tiers/s3/s3_tier.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 
 namespace maru::tierd {
 namespace {
 
 constexpr size_t kPrefixBytesMax = 200;  // names stay below the 1,024 bytes that S3 allows
-
-S3Tier& of(maru_tier* tier) { return *reinterpret_cast<S3Tier*>(tier); }
 
 bool has_only(std::string_view text, std::string_view more) {
   for (const char c : text)
@@ -104,6 +100,7 @@ std::string read_wish(OptionReader& reader, S3Wish& wish) {
             " of letters, digits and -._~/, not with / at first";
   wish.lists = reader.flag("list", true);
   wish.list_every_s = uint32_t(reader.number("list_every_s", wish.list_every_s, 0, 1u << 30));
+  wish.list_memory = reader.number("list_memory", wish.list_memory, 64u << 10, 1ull << 40);
   wish.if_none_match = reader.flag("if_none_match", false);
   wish.timeout_ms = uint32_t(reader.number("timeout_ms", wish.timeout_ms, 1, 600'000));
   wish.part_bytes = reader.number("part_bytes", wish.part_bytes, 16384, 1ull << 33);
@@ -111,48 +108,22 @@ std::string read_wish(OptionReader& reader, S3Wish& wish) {
   const std::string mistake = reader.mistake(
       "endpoint, region, bucket, prefix, addressing, access_key_id, secret_access_key, session_token, "
       "credentials_file, "
-      "profile, ca_file, verify, sign_payload, if_none_match, list, list_every_s, timeout_ms, connect_timeout_ms, "
+      "profile, ca_file, verify, sign_payload, if_none_match, list, list_every_s, list_memory, timeout_ms, "
+      "connect_timeout_ms, "
       "attempts, connections, part_bytes or depth_bytes");
   return wrong.empty() ? mistake : wrong;
 }
 
-int open_s3(const maru_tier_option* options, size_t n, maru_tier** ret_tier, char* problem, size_t problem_bytes) {
-  OptionReader reader(options, n);
-  S3Wish wish;
-  if (const std::string mistake = read_wish(reader, wish); !mistake.empty()) {
-    std::snprintf(problem, problem_bytes, "%s", mistake.c_str());
-    return -EINVAL;
-  }
-  auto tier = S3Tier::open(wish);
-  if (tier) {
-    *ret_tier = reinterpret_cast<maru_tier*>(tier->release());
-    return 0;
-  }
-  std::snprintf(problem, problem_bytes, "%s", tier.error().doing.c_str());
-  return -tier.error().code;
-}
+struct S3Plugin {
+  using Tier = S3Tier;
+  using Wish = S3Wish;
+  static constexpr const char* kName = "s3";
+  static constexpr auto read = read_wish;
+  static std::string problem(const Error& error) { return error.doing; }
+};
 
 }  // namespace
 
-const maru_tier_calls kS3Tier = {
-    .size = sizeof(maru_tier_calls),
-    .abi = MARU_TIER_ABI,
-    .reserved0 = 0,
-    .name = "s3",
-    .open = open_s3,
-    .close = [](maru_tier* tier) { delete &of(tier); },
-    .event_descriptor = [](maru_tier* tier) { return of(tier).completions().descriptor(); },
-    .submit = [](maru_tier* tier, const maru_tier_request* requests, size_t n) { return of(tier).submit(requests, n); },
-    .complete = [](maru_tier* tier, maru_tier_completion* done,
-                   size_t n) { return of(tier).completions().take(done, n); },
-    .get_properties = [](maru_tier* tier, maru_tier_properties* properties) { of(tier).get_properties(*properties); },
-    .get_usage = [](maru_tier* tier, maru_tier_usage* usage) { of(tier).get_usage(*usage); },
-    .get_health = [](maru_tier* tier, maru_tier_health* health) { of(tier).get_health(*health); },
-    .list = [](maru_tier* tier, uint64_t* cursor, maru_tier_entry* entries,
-               size_t n) { return of(tier).list(cursor, entries, n); },
-    .get_group = nullptr,
-    .list_groups = nullptr,
-    .list_oldest = nullptr,
-};
+const maru_tier_calls kS3Tier = calls_of<S3Plugin>();
 
 }  // namespace maru::tierd

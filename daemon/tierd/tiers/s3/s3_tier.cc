@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kRequestsMax = 1024;
 constexpr std::chrono::milliseconds kIdleTurn{1000};
 constexpr std::chrono::seconds kCountPauseMax{60};  // between lists that fail
+constexpr uint64_t kMemoryOfAnObject = 256;         // an entry has some more bytes: its room ends before
 
 std::string range_text(uint64_t first, uint64_t end, bool is_last) {
   return "bytes=" + std::to_string(first) + "-" + (is_last ? "" : std::to_string(end - 1));
@@ -32,17 +33,21 @@ Result<std::unique_ptr<S3Tier>> S3Tier::open(const S3Wish& wish) {
   if (!tier->completions_.is_open()) return failure(EMFILE, "make a descriptor; raise the limit of open files");
   tier->thread_ = std::thread([raw = tier.get()] { raw->run(); });
   std::unique_lock lock(tier->mutex_);
-  tier->first_count_.wait(lock, [&] { return tier->first_outcome_.has_value(); });
-  if (tier->first_outcome_->is_refusal) return failure(-tier->first_outcome_->result, tier->first_outcome_->trouble);
+  tier->first_count_.wait_for(lock, std::chrono::milliseconds(wish.timeout_ms),
+                              [&] { return tier->first_outcome_.has_value(); });
+  if (tier->first_outcome_ && tier->first_outcome_->is_refusal)
+    return failure(-tier->first_outcome_->result, tier->first_outcome_->trouble);
   lock.unlock();
   return tier;
 }
 
 S3Tier::S3Tier(const S3Wish& wish, std::unique_ptr<S3Client> client)
     : wish_(wish),
-      catalogue_(wish.prefix),
+      catalogue_(wish.prefix, wish.list_memory),
       client_(std::move(client)),
-      census_({wish.prefix, wish.lists, std::chrono::milliseconds(wish.timeout_ms)}, *client_, catalogue_) {}
+      census_(
+          {wish.prefix, wish.lists, std::chrono::milliseconds(wish.timeout_ms), wish.list_memory / kMemoryOfAnObject},
+          *client_, catalogue_) {}
 
 S3Tier::~S3Tier() {
   {
@@ -79,9 +84,10 @@ void S3Tier::count() {
 }
 
 void S3Tier::counted(const Outcome& outcome) {
-  note(outcome);
+  const bool is_too_long = outcome.result == -E2BIG;  // the list; the server answers
+  note(is_too_long ? Outcome() : outcome);
   const auto now = S3Call::Clock::now();
-  if (outcome.result != 0) {
+  if (outcome.result != 0 && !is_too_long) {
     next_count_ = now + count_pause_;
     count_pause_ = std::min(count_pause_ * 2, kCountPauseMax);
   } else {
@@ -90,6 +96,7 @@ void S3Tier::counted(const Outcome& outcome) {
     count_pause_ = std::chrono::seconds(1);
   }
   const std::lock_guard lock(mutex_);
+  list_trouble_ = is_too_long ? outcome.trouble : std::string();
   if (first_outcome_) return;
   first_outcome_ = outcome;
   first_count_.notify_all();
@@ -299,7 +306,7 @@ void S3Tier::get_health(maru_tier_health& ret_health) {
   ret_health.size = sizeof(ret_health);
   const std::lock_guard lock(mutex_);
   ret_health.is_ready = trouble_.empty();
-  std::snprintf(ret_health.text, sizeof ret_health.text, "%s", trouble_.c_str());
+  std::snprintf(ret_health.text, sizeof ret_health.text, "%s", (trouble_.empty() ? list_trouble_ : trouble_).c_str());
 }
 
 int S3Tier::list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const {

@@ -28,14 +28,16 @@ struct S3Wish {
   bool if_none_match = false;  // a PUT says that it wants to be the first one
   uint32_t timeout_ms = 10'000;
   uint32_t list_every_s = 600;  // 0: once
+  uint64_t list_memory = 512ull << 20;
   uint64_t part_bytes = 8u << 20;
   uint64_t depth_bytes = 64u << 20;
 };
 
 class S3Tier {
  public:
-  // An absent server may come later. A server that refuses, or has no such bucket, is an error, which names the finding, the
-  // expectation and the remedy. The first list is complete when this returns.
+  // An absent server may come later. A server that refuses, or has no such bucket, is an error, which names the
+  // finding, the expectation and the remedy. The first list is complete when this returns, unless it takes longer than an
+  // operation may: then it goes on beside them.
   static Result<std::unique_ptr<S3Tier>> open(const S3Wish& wish);
   ~S3Tier();
   S3Tier(const S3Tier&) = delete;
@@ -82,7 +84,7 @@ class S3Tier {
   std::condition_variable first_count_;
   std::deque<maru_tier_request> queue_;
   uint64_t bytes_under_way_ = 0, requests_under_way_ = 0, damaged_ = 0;
-  std::string trouble_ = "not connected yet";
+  std::string trouble_ = "not connected yet", list_trouble_;
   std::optional<Outcome> first_outcome_;
   bool is_stopping_ = false;
 };
