@@ -186,8 +186,8 @@ bool S3Client::try_again(const std::shared_ptr<Job>& job, const S3Headers& heade
   return true;
 }
 
-// Temporary credentials end, and their file then has the next credentials. Of many calls that were signed by the old ones the first to
-// be refused reads the file.
+// Temporary credentials end, and their file then has the next credentials. Of many calls that were signed by the old ones the
+// first to be refused reads the file.
 bool S3Client::has_other_credentials(uint64_t than) {
   if (than != credentials_number_) return true;
   if (service_.credentials.path.empty()) return false;
