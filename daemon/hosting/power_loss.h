@@ -1,6 +1,7 @@
 // Whether an existing pool can be believed. A pool of one host that marud saw to its end can be. So can a pool of this boot,
 // since every process saw its memory and the kernel's cache of its file. A pool that was cut off in another boot has only the
 // bytes that had reached its memory, or its file, by then: docs/format.md, "A pool that lost power".
+#pragma once
 
 #include "daemon/config/config.h"
 #include "daemon/memory/device.h"

@@ -6,6 +6,7 @@
 // ordinary memory has no such flag and pays one predictable branch.
 //
 // Thread safety: any thread. No system call; the processor is asked once which instruction it has.
+#pragma once
 
 #include "libmaru/shm/region/control_region.h"
 
