@@ -57,6 +57,7 @@ std::array<EvictionSpans::Counts, EvictionSpans::kReasons> EvictionSpans::counts
 }
 
 void EvictionSpans::note_turn() {
+  if (auto connected = connecting_.take(); connected && *connected) connection_ = std::move(**connected);
   if (core_.now_ms >= connect_again_ms_ || core_.now_ms + kConnectPauseMs < connect_again_ms_) keep_connected();
   turn_begun_ns_ = spans::unix_ns();
   before_ = counts();
@@ -100,7 +101,6 @@ void EvictionSpans::write(size_t which) {
 void EvictionSpans::keep_connected() {
   connect_again_ms_ = core_.now_ms + kConnectPauseMs;
   if (connecting_.is_lasting()) return;
-  if (auto connected = connecting_.take(); connected && *connected) connection_ = std::move(**connected);
   if (connection_.is_open() && !has_ended(connection_.get())) return;
   connection_.reset();
   connecting_.begin(
