@@ -173,12 +173,14 @@ void Controllers::run() {
     const Clock::time_point now = Clock::now();
     for (const auto& slot : slots_) slot->expire(now);
     prefetches_->expire(now);
+    prefetches_->pump();  // late operations may have left room
     stores_->pump();
     if (!draining_.empty()) answer_drained();
     if (now < next_look_) continue;
     next_look_ = now + kLookPause;
     measure();
     stores_->hold_to_quotas();
+    stores_->delete_stale();
     clear_more();
     if (pool_is_gone()) return service_.stop();
   }
@@ -318,7 +320,7 @@ std::string Controllers::tiers_json() {
 // Tenants with a limit or with entries, each once for each tier that counts them; or the requested tenant alone.
 std::string Controllers::quotas_json(const std::string& wish) {
   const nlohmann::json asked = maru::daemon::json_of(wish);
-  const std::string only = asked.is_object() ? asked.value("tenant", "") : "";
+  const std::string only = asked.is_object() ? maru::daemon::text_in(asked, "tenant") : "";
   nlohmann::json all = {{"default_bytes", quotas_->default_bytes()},
                         {"limits", nlohmann::json::object()},
                         {"usage", nlohmann::json::array()},

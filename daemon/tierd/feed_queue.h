@@ -30,7 +30,9 @@ struct FeedItem {
   std::string tenant_name;
   uint64_t length = 0, expires_ms = 0;
   uint32_t priority = 0, content_type = 0;
-  uint32_t attempts = 0;  // to store it so far
+  uint32_t attempts = 0;   // to store it so far
+  bool is_stored = false;  // in a tier
+  uint8_t tiers_done = 0;  // a bit for each tier that has it, or will not take it
 
   maru_key maru_key_now() const { return {key.data(), uint32_t(key.size()), key_kind, tenant}; }
   maru_key maru_parent_now() const { return {parent.data(), uint32_t(parent.size()), parent_kind, parent_tenant}; }

@@ -31,14 +31,16 @@ struct PrefetchController::Load {
   Attributes attributes;
   maru_buffer buffer = {};
   bool has_buffer = false, tier_has_memory = false, is_void = false;
-  maru_block published = 0;  // by this load
+  bool is_hung = false;          // the tier has the memory still, behind its deadline
+  bool has_failed_tier = false;  // a nearer tier, which might have it, did not answer
+  maru_block published = 0;      // by this load
   std::vector<std::pair<std::weak_ptr<Ticket>, size_t>> waiters;
   std::vector<std::shared_ptr<Load>> children;  // read, and published after this one
 
   bool has_waiters() const {
     return std::any_of(waiters.begin(), waiters.end(), [](const auto& waiter) {
       const auto ticket = waiter.first.lock();
-      return ticket && !ticket->is_finished;
+      return ticket && !ticket->is_finished && !Ticket::is_settled(ticket->states[waiter.second]);
     });
   }
 };
@@ -117,7 +119,8 @@ std::shared_ptr<PrefetchController::Ticket> PrefetchController::begin(Wanted wan
     if (load->state == Load::State::kLoading || load->state == Load::State::kLoaded)
       ticket->states[i] = Ticket::State::kLoading;
   }
-  for (const auto& load : fresh) look(load, 0);
+  for (const auto& load : fresh)
+    if (load->state == Load::State::kLooking) look(load, 0);
   advance(ticket);
   return ticket;
 }
@@ -182,7 +185,7 @@ void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
     if (state == State::kLooking) return;
     if (ticket->ends_at(state)) {
       ticket->end_behind(ticket->next);
-      ticket->next = states.size();
+      for (size_t i = std::exchange(ticket->next, states.size()) + 1; i < states.size(); ++i) leave(ticket->loads[i]);
       return;
     }
     if (state == State::kFound) {
@@ -191,6 +194,7 @@ void PrefetchController::start_loads(const std::shared_ptr<Ticket>& ticket) {
         state = State::kMissing;
         ++ticket->reply.gated;
         gated_.add();
+        leave(load);
         continue;
       }
       state = State::kLoading;
@@ -227,6 +231,10 @@ bool PrefetchController::is_gated(const Ticket& ticket, const Load& load) const 
 // -- loads ---------------------------------------------------------------------------------------------------------------
 
 void PrefetchController::look(const std::shared_ptr<Load>& load, size_t tier) {
+  // A deletion under way would pass the lookup. Entries that could not be deleted are as good as gone.
+  if (stores_.is_changing(load->key)) return fail(load, &Reply::absent);
+  while (tier < slots_.size() && stores_.is_stale(*slots_[tier], load->key)) ++tier;
+  if (tier == slots_.size()) return fail(load, load->has_failed_tier ? &Reply::failed : &Reply::absent);
   load->tier = tier;
   TierOperation operation;
   operation.request.kind = MARU_TIER_LOOKUP;
@@ -242,8 +250,8 @@ void PrefetchController::looked(const std::shared_ptr<Load>& load, const maru_ti
   const bool is_here =
       done.result == 0 && done.payload_bytes > 0 && done.attributes_bytes <= MARU_TIER_ATTRIBUTES_BYTES_MAX;
   if (!is_here) {
-    if (load->tier + 1 < slots_.size()) return look(load, load->tier + 1);
-    return fail(load, done.result == -ENOENT ? &Reply::absent : &Reply::failed);
+    load->has_failed_tier = load->has_failed_tier || done.result != -ENOENT;
+    return look(load, load->tier + 1);
   }
   load->found = done;
   load->state = Load::State::kFound;
@@ -258,8 +266,17 @@ void PrefetchController::looked(const std::shared_ptr<Load>& load, const maru_ti
 
 bool PrefetchController::start(const std::shared_ptr<Load>& load) {
   if (load->state != Load::State::kFound) return true;  // another ticket's
+  if (load->is_void || stores_.is_changing(load->key)) {
+    fail(load, &Reply::absent);
+    return true;
+  }
   const uint64_t bytes = load->found.payload_bytes;
-  if (in_flight_bytes_ > 0 && in_flight_bytes_ + bytes > settings_.in_flight_bytes_max) return false;
+  if (in_flight_bytes_ > 0 && in_flight_bytes_ + bytes > settings_.in_flight_bytes_max) {
+    if (hung_bytes_ < in_flight_bytes_) return false;
+    no_room_.add();  // a tier that hangs has all of it
+    fail(load, &Reply::failed);
+    return true;
+  }
   const int result = maru_alloc_with_metadata(client_, bytes, metadata_bytes_of(load->found.note), 1, &load->buffer);
   if (result != 0) {
     no_room_.add();
@@ -281,6 +298,7 @@ bool PrefetchController::start(const std::shared_ptr<Load>& load) {
   operation.request.payload_bytes = bytes;
   operation.answered = [this, load](const maru_tier_completion& done) {
     load->done = done;
+    if (done.result == -ETIMEDOUT && !std::exchange(load->is_hung, true)) hung_bytes_ += load->found.payload_bytes;
     if (done.result != 0 && load->state == Load::State::kLoading)
       fail(load, done.result == -ENOENT ? &Reply::absent : &Reply::failed);
   };
@@ -293,11 +311,12 @@ bool PrefetchController::start(const std::shared_ptr<Load>& load) {
 void PrefetchController::released(const std::shared_ptr<Load>& load) {
   load->tier_has_memory = false;
   in_flight_bytes_ -= load->found.payload_bytes;
+  if (load->is_hung) hung_bytes_ -= load->found.payload_bytes;
   in_flight_.set(in_flight_bytes_);
   if (load->state == Load::State::kEnded) return drop_buffer(*load);
   if (!is_proven(*load)) {
     unproven_.add();
-    stores_.forget(load->key);
+    stores_.forget_in(*slots_[load->tier], load->key);
     fail(load, &Reply::failed);
   } else if (load->is_void || (load->attributes.expires_ms != 0 && load->attributes.expires_ms <= unix_ms())) {
     fail(load, &Reply::absent);
@@ -421,6 +440,11 @@ void PrefetchController::drop_buffer(Load& load) {
   if (!load.has_buffer || load.tier_has_memory) return;
   (void)maru_abort(client_, &load.buffer);
   load.has_buffer = false;
+}
+
+// Detaches a load that no ticket will begin any more. Blocks that wait for it as their parent wait no longer.
+void PrefetchController::leave(const std::shared_ptr<Load>& load) {
+  if (load && load->state <= Load::State::kFound && !load->has_waiters()) detach(load);
 }
 
 void PrefetchController::detach(const std::shared_ptr<Load>& load) {

@@ -86,6 +86,7 @@ class PrefetchController {
   void fail(const std::shared_ptr<Load>& load, uint32_t Reply::* why);
   void tell_waiters(Load& load, bool is_there, uint32_t Reply::* count);
   void drop_buffer(Load& load);
+  void leave(const std::shared_ptr<Load>& load);
   void detach(const std::shared_ptr<Load>& load);
   void advance(const std::shared_ptr<Ticket>& ticket);
   void start_loads(const std::shared_ptr<Ticket>& ticket);
@@ -106,6 +107,7 @@ class PrefetchController {
   std::deque<std::shared_ptr<Load>> ready_;                       // to be published
   bool is_working_ = false;
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
+  uint64_t hung_bytes_ = 0;  // of those in flight: of loads whose deadline is over
 };
 
 // The blocks that a ticket holds in the pool, until its asker has taken them.

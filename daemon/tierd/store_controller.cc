@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t kSeenKeys = 1u << 20;          // digests that kSecondUse remembers
 constexpr size_t kRememberedBlocks = 1u << 18;  // published or freed, and not told by the feed yet
+constexpr size_t kStaleMax = 1u << 18;
+constexpr size_t kStaleAtATime = 64;
 
 }  // namespace
 
@@ -52,7 +54,9 @@ StoreController::StoreController(const StoreSettings& settings, maru_client* cli
                                    "Blocks that a tier did not get, as their tenants have no room in it")),
       evicted_for_quota_(counters.counter("maru_tier_evicted_for_quota_total",
                                           "Entries deleted from a tier to hold their tenants to their quotas")),
-      deletions_(counters.counter("maru_tier_forgotten_total", "Keys that the tiers forgot because they were deleted")),
+      left_out_(counters.counter("maru_tier_feed_left_out_total",
+                                 "Stored blocks that were not considered: the queue was full")),
+      deleted_(counters.counter("maru_tier_forgotten_total", "Keys that the tiers forgot because they were deleted")),
       freed_(counters.counter("maru_tier_freed_blocks_total", "Blocks deleted from the pool after they were written")),
       pinned_(counters.gauge("maru_tier_pinned_bytes", "Bytes of the pool that are pinned for writing")),
       held_(counters.gauge("maru_tier_pinned_chain_bytes", "Bytes of the pool that these pins keep from eviction")),
@@ -73,7 +77,12 @@ void StoreController::take(std::deque<FeedItem> items) {
     if (item.kind == FeedItem::Kind::kStored && published_.erase(item.block) > 0) continue;
     if (item.kind == FeedItem::Kind::kDeleted && (freed_blocks_.erase(item.block) > 0 || !settings_.forgets_deleted))
       continue;
-    queue_.push_back(std::move(item));
+    if (item.kind == FeedItem::Kind::kDeleted)
+      deletions_.push_back(std::move(item));
+    else if (queued() < FeedQueue::kStoredMax)
+      queue_.push_back(std::move(item));
+    else
+      left_out_.add();
   }
   pump();
 }
@@ -84,6 +93,11 @@ void StoreController::published(maru_block block) {
 }
 
 void StoreController::pump() {
+  while (!deletions_.empty()) {
+    FeedItem item = std::move(deletions_.front());
+    deletions_.pop_front();
+    (void)begin(item);
+  }
   while (!queue_.empty()) {
     FeedItem item = std::move(queue_.front());
     queue_.pop_front();
@@ -102,7 +116,9 @@ bool StoreController::begin(FeedItem& item) {
     return true;
   }
   if (item.kind == FeedItem::Kind::kDeleted) {
-    erase(key);
+    // The feed may tell of the key's next life before the end of this one.
+    const maru_key now = item.maru_key_now();
+    if (maru_exists(client_, &now) != 1) erase(key);
     return true;
   }
   if (pinned_bytes_ + item.length > settings_.pinned_bytes_max && item.length <= settings_.pinned_bytes_max)
@@ -183,11 +199,10 @@ bool StoreController::is_admitted(const FeedItem& item, const std::string& key) 
   if (item.expires_ms != 0 && item.expires_ms <= now_ms) return false;
   if (settings_.policy == StorePolicy::kSecondUse) {
     const uint64_t digest = payload_checksum(key.data(), key.size()) | 1;  // never 0, which is an empty place
-    uint64_t& place = seen_[digest % seen_.size()];
-    if (place != digest) {
-      place = digest;
-      return false;
-    }
+    Seen& place = seen_[digest % seen_.size()];
+    const bool is_first = place.digest != digest || place.block == item.block;  // a snapshot tells of a block again
+    place = {digest, item.block};
+    if (is_first) return false;
   }
   // A block that no tier would take uses nothing of the day's bytes.
   const std::string scope(split_entry_key(key)->scope);
@@ -227,18 +242,22 @@ void StoreController::write(std::shared_ptr<Job> job) {
   job->is_busy = true;
   const std::string scope(split_entry_key(job->key)->scope);
   const uint64_t bytes = job->view.bytes + job->attributes.size();
-  std::vector<TierSlot*> targets;
-  for (const auto& slot : slots_)
-    if (has_room(*slot, scope, bytes)) targets.push_back(slot.get());
-  over_quota_.add(slots_.size() - targets.size());
+  std::vector<size_t> targets;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if ((job->item.tiers_done >> i & 1) != 0) continue;
+    if (has_room(*slots_[i], scope, bytes))
+      targets.push_back(i);
+    else
+      over_quota_.add();
+  }
   job->open = targets.size();
-  for (TierSlot* const slot : targets) {
-    operation.answered = [this, job, slot, scope](const maru_tier_completion& done) {
-      (void)has_room(*slot, scope, 0);
-      written(job, *slot, done.result);
+  for (const size_t i : targets) {
+    operation.answered = [this, job, i, scope](const maru_tier_completion& done) {
+      (void)has_room(*slots_[i], scope, 0);
+      written(job, i, done.result);
     };
     operation.released = [job] {};  // keeps the pin until then
-    slot->submit(operation);
+    slots_[i]->submit(operation);
   }
 }
 
@@ -258,23 +277,44 @@ void StoreController::hold_to_quotas() {
       (void)has_room(*slot, {reinterpret_cast<const char*>(group.name), group.name_bytes}, 0);
 }
 
-void StoreController::written(const std::shared_ptr<Job>& job, TierSlot&, int result) {
+void StoreController::written(const std::shared_ptr<Job>& job, size_t slot, int result) {
+  const bool is_final = result == 0 || result == -EFBIG || result == -EINVAL || result == -EHOSTDOWN;
+  if (is_final) job->item.tiers_done |= uint8_t(1u << slot);
   if (result == 0)
     ++job->stored;
-  else if (result != -EFBIG && result != -EINVAL && result != -EHOSTDOWN)
+  else if (!is_final)
     ++job->failed;
+  note_stale(*slots_[slot], job->key, result != 0);
   if (--job->open == 0) finish(*job);
+}
+
+void StoreController::note_stale(const TierSlot& slot, const std::string& key, bool is_stale) {
+  if (!is_stale)
+    stale_.erase({&slot, key});
+  else if (stale_.size() < kStaleMax)
+    stale_.emplace(&slot, key);
+}
+
+void StoreController::delete_stale() {
+  std::vector<std::pair<const TierSlot*, std::string>> tried;
+  for (auto next = stale_.upper_bound(stale_tried_); tried.size() < kStaleAtATime && next != stale_.end(); ++next)
+    tried.push_back(*next);
+  stale_tried_ = tried.size() < kStaleAtATime ? decltype(stale_tried_){} : tried.back();
+  for (const auto& [stale_slot, key] : tried)
+    for (const auto& slot : slots_)
+      if (slot.get() == stale_slot && !busy_.contains(key)) erase_from({slot.get()}, key);
 }
 
 void StoreController::finish(Job& job) {
   if (job.failed > 0 && job.item.attempts + 1 < settings_.attempts_max) {
     FeedItem again = job.item;
     ++again.attempts;
+    again.is_stored = again.is_stored || job.stored > 0;
     queue_.push_back(std::move(again));
-  } else if (job.stored == 0) {
+  } else if (job.stored == 0 && !job.item.is_stored) {
     given_up_.add();
   }
-  if (job.stored == 0) return;
+  if (job.stored == 0 || job.item.is_stored) return;
   stored_.add();
   stored_bytes_.add(job.item.length);
 }
@@ -297,7 +337,7 @@ void StoreController::free_block(maru_block block) {
 
 void StoreController::erase(const std::string& key) {
   if (deleted) deleted(key);
-  deletions_.add();
+  deleted_.add();
   std::vector<TierSlot*> all;
   for (const auto& slot : slots_) all.push_back(slot.get());
   erase_from(all, key);
@@ -305,7 +345,7 @@ void StoreController::erase(const std::string& key) {
 
 void StoreController::forget_in(TierSlot& slot, const std::string& entry_key) {
   if (busy_.contains(entry_key)) return;
-  deletions_.add();
+  deleted_.add();
   erase_from({&slot}, entry_key);
 }
 
@@ -321,7 +361,9 @@ void StoreController::erase_from(const std::vector<TierSlot*>& slots, const std:
     operation.request.kind = MARU_TIER_DELETE;
     operation.request.key = kept->data();
     operation.request.key_bytes = uint32_t(kept->size());
-    operation.answered = [](const maru_tier_completion&) {};
+    operation.answered = [this, slot, kept](const maru_tier_completion& done) {
+      note_stale(*slot, *kept, done.result != 0 && done.result != -ENOENT);
+    };
     operation.released = [kept] {};
     slot->submit(std::move(operation));
   }
@@ -333,7 +375,8 @@ void StoreController::finish_change(const std::string& key) {
   std::deque<FeedItem> waiting = std::move(found->second);
   busy_.erase(found);
   waiting_ -= waiting.size();
-  for (auto item = waiting.rbegin(); item != waiting.rend(); ++item) queue_.push_front(std::move(*item));
+  for (auto item = waiting.rbegin(); item != waiting.rend(); ++item)
+    (item->kind == FeedItem::Kind::kDeleted ? deletions_ : queue_).push_front(std::move(*item));
 }
 
 }  // namespace maru::tierd

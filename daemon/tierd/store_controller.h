@@ -59,20 +59,24 @@ class StoreController {
   void published(maru_block block);
   // Deletes the entries that tenants have beyond their quotas, as after a quota was lowered, some entries a call.
   void hold_to_quotas();
-  // A tier's entry under this key does not verify.
-  void forget(const std::string& entry_key) {
-    if (!busy_.contains(entry_key)) erase(entry_key);
-  }
-  // An administrator empties one tier.
+  // Deletes the entry from one tier: it does not verify, or an administrator empties the tier.
   void forget_in(TierSlot& slot, const std::string& entry_key);
+  // A change of this key is under way, in some tier.
+  bool is_changing(const std::string& entry_key) const { return busy_.contains(entry_key); }
+  // The tier may have an older entry: it refused the deletion or the replacement. Such an entry counts as absent.
+  bool is_stale(const TierSlot& slot, const std::string& entry_key) const {
+    return stale_.contains({&slot, entry_key});
+  }
+  // Tries again to delete some of these.
+  void delete_stale();
   // Called with the key of each deletion that the tiers follow.
   std::function<void(const std::string& entry_key)> deleted;
 
   uint64_t pinned_bytes() const { return pinned_bytes_; }
   // A block that leaves the pool and stays in the tiers. Others may hold it: then it stays.
   void free_block(maru_block block);
-  size_t queued() const { return queue_.size() + waiting_; }
-  bool is_idle() const { return queue_.empty() && busy_.empty(); }
+  size_t queued() const { return queue_.size() + deletions_.size() + waiting_; }
+  bool is_idle() const { return queue_.empty() && deletions_.empty() && busy_.empty(); }
 
  private:
   struct Job;  // a pinned block and its writes
@@ -80,7 +84,8 @@ class StoreController {
   bool begin(FeedItem& item);  // false: not now
   bool is_admitted(const FeedItem& item, const std::string& key);
   void write(std::shared_ptr<Job> job);
-  void written(const std::shared_ptr<Job>& job, TierSlot& slot, int result);
+  void written(const std::shared_ptr<Job>& job, size_t slot, int result);
+  void note_stale(const TierSlot& slot, const std::string& key, bool is_stale);
   void finish(Job& job);
   void end(Job& job);
   bool may_hold(uint64_t chain_bytes, const std::string& parent) const;
@@ -98,12 +103,20 @@ class StoreController {
   TenantQuotas& quotas_;
   Slots& slots_;
   Sample &stored_, &stored_bytes_, &given_up_, &gone_, &not_admitted_, &over_budget_, &over_quota_, &evicted_for_quota_,
-      &deletions_, &freed_, &pinned_, &held_, &queue_length_;
-  std::deque<FeedItem> queue_;
+      &left_out_, &deleted_, &freed_, &pinned_, &held_, &queue_length_;
+  std::deque<FeedItem> queue_;  // stored blocks
+  std::deque<FeedItem>
+      deletions_;  // they never wait for room; a stored block whose deletion went first is gone when it comes
   size_t waiting_ = 0;
   std::unordered_map<std::string, std::deque<FeedItem>> busy_;  // keys under change, and the events that came meanwhile
   std::unordered_set<maru_block> published_, freed_blocks_;
-  std::vector<uint64_t> seen_;  // digests of keys that came once, for kSecondUse
+  struct Seen {
+    uint64_t digest = 0;  // of a key
+    maru_block block = 0;
+  };
+  std::vector<Seen> seen_;  // keys that came once, for kSecondUse
+  std::set<std::pair<const TierSlot*, std::string>> stale_;
+  std::pair<const TierSlot*, std::string> stale_tried_ = {};  // the last one of them
   DailyBudget budget_;
   std::unordered_map<std::string, Job*> pinned_jobs_;  // by key
   uint64_t pinned_bytes_ = 0;                          // of the pinned blocks themselves

@@ -147,21 +147,25 @@ void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late
 }
 
 void TierSlot::judge(Open& open, int result, Clock::time_point now) {
+  const uint32_t kind = open.operation.request.kind;
+  uint32_t& failures = failures_[kind < failures_.size() ? kind : 0];
   if (is_healthy(result)) {
-    failures_ = 0;
+    failures = 0;
+    if (std::ranges::all_of(failures_, [](uint32_t count) { return count < kBreakerFailures; })) pause_ = kBreakerPause;
     if (circuit_ == Circuit::kClosed || !open.is_trial) return;
     circuit_ = Circuit::kClosed;
-    pause_ = kBreakerPause;
     breaker_.set(0);
     if (circuit_changed) circuit_changed(false);
     return;
   }
-  ++failures_;
+  ++failures;
   if (open.is_trial) {
     pause_ = std::min(pause_ * 2, kBreakerPauseMax);
     circuit_ = Circuit::kOpen;
     circuit_until_ = now + pause_;
-  } else if (circuit_ == Circuit::kClosed && failures_ >= kBreakerFailures) {
+  } else if (circuit_ == Circuit::kClosed && failures >= kBreakerFailures) {
+    // An operation of another kind had closed it.
+    if (failures > kBreakerFailures) pause_ = std::min(pause_ * 2, kBreakerPauseMax);
     open_circuit(now);
   }
 }

@@ -4,8 +4,9 @@
 // nothing. It is released when the tier has given its memory back, at once or much later. Only then may its pages be used
 // again.
 //
-// The breaker opens after kBreakerFailures failures in a row (errors of the device, and deadlines). While it is open nothing
-// reaches the tier, and every operation ends with -EHOSTDOWN. After a pause, which doubles each time, one operation is tried.
+// The breaker opens after kBreakerFailures failures of one kind of operation in a row (errors of the device, and deadlines): a
+// tier may answer lookups from memory while its device hangs. While the breaker is open nothing reaches the tier, and every
+// operation ends with -EHOSTDOWN. After a pause, which doubles each time, one operation is tried.
 //
 // Threads: one, the controllers'. Callbacks come from submit(), take_completions() and expire().
 #pragma once
@@ -13,6 +14,7 @@
 #include "daemon/beside/counters.h"
 #include "daemon/tierd/tiers/tier.h"
 
+#include <array>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -65,7 +67,7 @@ class TierSlot {
   // Some operation has not been answered, so expire() has to be called now and then.
   bool has_open() const { return unanswered_ > 0 || !queue_.empty(); }
   size_t unreleased() const { return open_.size(); }
-  bool has_room() const { return open_.size() + queue_.size() < settings_.in_flight_max; }
+  bool has_room() const { return open_.size() < settings_.in_flight_max; }
 
   bool is_open_circuit() const { return circuit_ == Circuit::kOpen; }
   const char* circuit_text() const;
@@ -111,7 +113,7 @@ class TierSlot {
   std::unordered_map<uint64_t, Open> open_;
   size_t unanswered_ = 0;
   Circuit circuit_ = Circuit::kClosed;
-  uint32_t failures_ = 0;
+  std::array<uint32_t, MARU_TIER_DELETE + 1> failures_ = {};  // in a row, by kind
   Clock::time_point circuit_until_ = {};
   std::chrono::milliseconds pause_ = kBreakerPause;
   double speed_ = 0, store_speed_ = 0;
