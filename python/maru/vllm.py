@@ -386,7 +386,7 @@ class MaruConnector(KVConnectorBase_V1):
         if self._waits_for_tier(plan, hashes, chunks, num_computed_tokens):
             return None, False
         found = max(0, self._loadable(plan, chunks) - num_computed_tokens)
-        plan.offered_from = num_computed_tokens
+        plan.offered_from, plan.found = num_computed_tokens, chunks
         return found, self._apart and found > 0
 
     def _loadable(self, plan: RequestPlan, chunks: int) -> int:
@@ -430,18 +430,20 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._plan(request)
         if plan is None:
             return
+        found, plan.found = plan.found, None
         if num_external_tokens == 0:
             plan.end_coming()
+            plan.stored = plan.stored if found is None else found
             return
-        begin = plan.offered_from
-        end = begin + num_external_tokens
-        plan.load = (begin, end)
+        end = plan.offered_from + num_external_tokens
+        plan.load = (plan.offered_from, end)
         plan.let_go()
         with tracing.WorkingFor(plan.traceparent):
-            self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+            held = self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
         plan.end_coming()
         plan.held_since = self._step
-        plan.stored = end // self._chunk_tokens
+        # The last chunk that is held may not be loaded whole. It is there all the same.
+        plan.stored = max(held, end // self._chunk_tokens)
         if self._apart:
             plan.blocks = list(blocks.get_block_ids()[0])
             self._allocated.append(plan)
