@@ -135,7 +135,7 @@ class PrefetchController::Ticket {
   uint64_t held_bytes = 0;
   size_t next = 0;  // the first key whose load has not begun, and may have to
   bool is_finished = false, is_advancing = false;
-  bool is_trial = false;  // its loads begin whatever they are estimated to take
+  bool is_trial = false;  // all of its loads begin, also slow ones
 };
 
 }  // namespace maru::tierd

@@ -16,7 +16,7 @@ bool is_healthy(int result) {
 }
 
 constexpr double kSpeedShare = 0.1;    // of the newest store in the smoothed speed
-constexpr double kSpeedSeconds = 1.0;  // of loading; then what was before counts for half
+constexpr double kSpeedSeconds = 1.0;  // of loading; then the seconds before count for half
 
 }  // namespace
 

@@ -70,7 +70,7 @@ class TierSlot {
 
   bool is_open_circuit() const { return circuit_ == Circuit::kOpen; }
   const char* circuit_text() const;
-  // Bytes a second while loads are under way, of all of them together; and of one store, smoothed. 0: none yet.
+  // Bytes a second: of all loads together while any is under way; of a store, smoothed. 0: none yet.
   double load_bytes_per_second() const { return load_seconds_ > 0 ? load_bytes_ / load_seconds_ : 0; }
   double store_bytes_per_second() const { return store_speed_; }
   // False: the tier may be as fast as ever again, and no load has shown it.

@@ -351,7 +351,7 @@ def test_chunks_that_are_found_are_not_stored_again(pool, n, runner):
         put, asked = stores.put, []
         stores.put = lambda transfer: (asked.append(transfer.chunks), put(transfer))
         assert second.run("b", PROMPT[:n]) == second.run("c", PROMPT[:n]) == generated and asked == []
-        # What has gone since is stored again out of the engine's own prefix cache.
+        # Chunks that have gone since are stored again, out of the engine's own prefix cache.
         for key in reversed(_keys(first, PROMPT)[:5]):
             second.workers[0]._client.delete(key)
         assert second.run("d", PROMPT[:n]) == generated and sum(asked) == 5
