@@ -221,11 +221,18 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
   if (is_answered) ticket->finished(reply);
 }
 
-// Only computing is certain to be as fast as the asker says; a tier is as fast as it was, and others wait before.
-bool PrefetchController::is_gated(const Ticket& ticket, const Load& load) const {
-  const double speed = slots_[load.tier]->load_bytes_per_second();
-  if (ticket.wanted.compute_us == 0 || speed <= 0) return false;
-  return double(in_flight_bytes_ + load.found.payload_bytes) / speed * 1e6 > ticket.wanted.compute_us;
+// Only computing is certain to be as fast as the asker says; a tier is as fast as it was, and others wait before. The asker
+// would compute the ticket's blocks under way first, and then this one. Where the tier's speed is not known, the loads of one
+// ticket show it.
+bool PrefetchController::is_gated(Ticket& ticket, const Load& load) const {
+  const TierSlot& slot = *slots_[load.tier];
+  const double speed = slot.load_bytes_per_second();
+  if (ticket.wanted.compute_us == 0) return false;
+  ticket.is_trial = ticket.is_trial || speed <= 0 || !slot.is_load_speed_recent(Clock::now());
+  if (ticket.is_trial) return false;
+  const auto blocks = std::count(ticket.states.begin(), ticket.states.end(), Ticket::State::kLoading) + 1;
+  return double(in_flight_bytes_ + load.found.payload_bytes) / speed * 1e6 >
+         double(ticket.wanted.compute_us) * double(blocks);
 }
 
 // -- loads ---------------------------------------------------------------------------------------------------------------

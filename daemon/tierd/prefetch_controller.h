@@ -92,7 +92,7 @@ class PrefetchController {
   void start_loads(const std::shared_ptr<Ticket>& ticket);
   void finish(const std::shared_ptr<Ticket>& ticket, bool is_answered);
   bool pin(Ticket& ticket, const maru_key& key);
-  bool is_gated(const Ticket& ticket, const Load& load) const;
+  bool is_gated(Ticket& ticket, const Load& load) const;
 
   const PrefetchSettings settings_;
   maru_client* const client_;
@@ -138,6 +138,7 @@ class PrefetchController::Ticket {
   uint64_t held_bytes = 0;
   size_t next = 0;  // the first key whose load has not begun, and may have to
   bool is_finished = false, is_advancing = false;
+  bool is_trial = false;  // all of its loads begin, also slow ones
 };
 
 }  // namespace maru::tierd

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 namespace maru::tierd {
 
@@ -14,7 +15,8 @@ bool is_healthy(int result) {
          result == -EBADMSG;
 }
 
-constexpr double kSpeedShare = 0.1;  // of the newest load in the smoothed speed
+constexpr double kSpeedShare = 0.1;    // of the newest store in the smoothed speed
+constexpr double kSpeedSeconds = 1.0;  // of loading; then the seconds before count for half
 
 }  // namespace
 
@@ -74,6 +76,7 @@ void TierSlot::submit(TierOperation operation) {
   }
   Open open = {std::move(operation), now};
   open.is_trial = circuit_ == Circuit::kHalfOpen;
+  if (open.operation.request.kind == MARU_TIER_LOAD && loads_under_way_++ == 0) load_mark_ = now;
   open_.emplace(ticket, std::move(open));
   ++unanswered_;
   queue_.push_back(ticket);
@@ -129,13 +132,14 @@ void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late
   const std::chrono::duration<double> took = now - open.begun;
   KindNumbers& kind = numbers(open.operation.request.kind);
   kind.seconds.add(took.count());
+  const uint64_t bytes = done.result == 0 ? open.operation.request.payload_bytes : 0;
+  if (open.operation.request.kind == MARU_TIER_LOAD) note_load(bytes, now);
   if (done.result == 0) {
     kind.done.add();
-    kind.bytes.add(open.operation.request.payload_bytes);
-    if (open.operation.request.payload_bytes > 0 && took.count() > 0) {
-      const double speed = double(open.operation.request.payload_bytes) / took.count();
-      double& smoothed = open.operation.request.kind == MARU_TIER_LOAD ? speed_ : store_speed_;
-      smoothed = smoothed == 0 ? speed : smoothed + kSpeedShare * (speed - smoothed);
+    kind.bytes.add(bytes);
+    if (open.operation.request.kind == MARU_TIER_STORE && bytes > 0 && took.count() > 0) {
+      const double speed = double(bytes) / took.count();
+      store_speed_ = store_speed_ == 0 ? speed : store_speed_ + kSpeedShare * (speed - store_speed_);
     }
   } else {
     (is_late ? kind.timed_out : done.result == -ENOENT ? kind.absent : kind.failed).add();
@@ -144,6 +148,15 @@ void TierSlot::answer(Open& open, const maru_tier_completion& done, bool is_late
   // A copy: the callback may submit, and so move the open operations.
   const auto answered = open.operation.answered;
   answered(done);
+}
+
+void TierSlot::note_load(uint64_t bytes, Clock::time_point now) {
+  --loads_under_way_;
+  load_seconds_ += std::chrono::duration<double>(now - std::exchange(load_mark_, now)).count();
+  load_bytes_ += double(bytes);
+  if (load_seconds_ < kSpeedSeconds) return;
+  load_seconds_ /= 2;
+  load_bytes_ /= 2;
 }
 
 void TierSlot::judge(Open& open, int result, Clock::time_point now) {

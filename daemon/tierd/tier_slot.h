@@ -46,6 +46,7 @@ class TierSlot {
  public:
   static constexpr uint32_t kBreakerFailures = 5;
   static constexpr std::chrono::milliseconds kBreakerPause{500}, kBreakerPauseMax{60'000};
+  static constexpr std::chrono::milliseconds kSpeedAge{30'000};
 
   TierSlot(const TierSlotSettings& settings, std::unique_ptr<Tier> tier, Counters& counters);
   // Closes the tier, and then releases the tier's operations; callbacks are destroyed, not called.
@@ -71,9 +72,11 @@ class TierSlot {
 
   bool is_open_circuit() const { return circuit_ == Circuit::kOpen; }
   const char* circuit_text() const;
-  // Loads so far, and stores: bytes a second of each, smoothed. 0: none yet.
-  double load_bytes_per_second() const { return speed_; }
+  // Bytes a second: of all loads together while any is under way; of a store, smoothed. 0: none yet.
+  double load_bytes_per_second() const { return load_seconds_ > 0 ? load_bytes_ / load_seconds_ : 0; }
   double store_bytes_per_second() const { return store_speed_; }
+  // False: the tier may be as fast as ever again, and no load has shown it.
+  bool is_load_speed_recent(Clock::time_point now) const { return now - load_mark_ < kSpeedAge; }
   size_t queued() const { return queue_.size(); }  // that the tier has not accepted yet
   // Operations of a kind that have ended since this was made, and the payload bytes of the successful ones.
   struct Total {
@@ -98,6 +101,7 @@ class TierSlot {
 
   bool may_pass(Clock::time_point now);
   void push_queue();
+  void note_load(uint64_t bytes, Clock::time_point now);
   void answer(Open& open, const maru_tier_completion& done, bool is_late);
   void judge(Open& open, int result, Clock::time_point now);
   void open_circuit(Clock::time_point now);
@@ -116,7 +120,11 @@ class TierSlot {
   std::array<uint32_t, MARU_TIER_DELETE + 1> failures_ = {};  // in a row, by kind
   Clock::time_point circuit_until_ = {};
   std::chrono::milliseconds pause_ = kBreakerPause;
-  double speed_ = 0, store_speed_ = 0;
+  double store_speed_ = 0;
+  // Of the last seconds in which loads were under way; the mark is when one last began alone, or ended.
+  double load_seconds_ = 0, load_bytes_ = 0;
+  Clock::time_point load_mark_ = {};
+  size_t loads_under_way_ = 0;
 };
 
 }  // namespace maru::tierd

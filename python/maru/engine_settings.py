@@ -29,6 +29,7 @@ class Settings:
         self.priority = self.number("maru_priority", 0, 0, _SMALL)
         self.ttl_ms = self.number("maru_ttl_ms", 0, 0, _LARGE)
         self.prefetch = self.switch("maru_prefetch")
+        self.compute_us = self.number("maru_compute_us", 0, 0, _SMALL)  # of a token
 
     def text(self, name: str) -> Optional[str]:
         """None when it is not set, or empty."""

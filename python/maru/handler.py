@@ -456,7 +456,7 @@ class MaruHandler(Finder, Stages):
         plain = client_keys(list_of(keys, "keys"))
         names = names_of(plain)
         taken = self._pin_and_keep(client, plain, names)
-        brought = self._tier.bring(plain[taken:], self._tenant)
+        brought = self._tier.bring(plain[taken:], self._tenant, compute_us=self._compute_us)
         if brought is not None:
             taken += self._pin_and_keep(client, plain[taken:], names[taken:])
             brought.release()

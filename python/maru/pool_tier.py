@@ -9,6 +9,7 @@ Thread safety: PoolTier: everything. A Load: one thread at a time.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
@@ -19,6 +20,7 @@ DEADLINE_S = 2.0  # then a question ends with the blocks that are there
 LATE_S = 0.5  # after its deadline; then maru-tierd does not answer
 QUIET_S = 5.0  # in which nothing is asked after a failure
 KEYS_MAX = 2048  # of one question, which a socket takes at once also where maru-tierd does not read
+_US_MAX = (1 << 32) - 1
 _GONE = "maru: storage below the pool does not answer, and is asked again every %g s; until then what it has is computed. %s"
 
 if TYPE_CHECKING:
@@ -38,10 +40,11 @@ class PoolTier:
         self._quiet_until = 0.0
         self._has_failed = False  # and that was said
 
-    def ask(self, keys: Keys, tenant: Optional[int], *, is_sparse: bool = False) -> Optional[Load]:
+    def ask(self, keys: Keys, tenant: Optional[int], *, is_sparse: bool = False, compute_us: float = 0.0) -> Optional[Load]:
         """Has the keys loaded in their order, the first KEYS_MAX of them: rows of an array, which are digests, or keys of a
         client. Returns at once; None where there is nothing to wait for. is_sparse: also what stands behind a key that is
-        nowhere."""
+        nowhere. compute_us: microseconds in which the engine would compute a block; loads that promise to be slower do not
+        begin. 0: not known, load in any case."""
         if not self.is_on or len(keys) == 0 or time.monotonic() < self._quiet_until:
             return None
         asked: Any = keys[:KEYS_MAX]
@@ -49,7 +52,7 @@ class PoolTier:
         listed: list[Any] = [row.tobytes() if are_rows else row for row in asked]
         try:
             ticket = tier.prefetch(listed, tenant=tenant or 0, digests=are_rows, sparse=is_sparse, deadline=DEADLINE_S,
-                                   socket_path=self._socket)
+                                   compute_us=whole_us(compute_us), socket_path=self._socket)
         except ValueError:
             return None  # among them is one that nothing can be stored under
         except (MaruError, MemoryError) as error:
@@ -57,9 +60,9 @@ class PoolTier:
             return None
         return Load(self, ticket)
 
-    def bring(self, keys: Keys, tenant: Optional[int], *, is_sparse: bool = False) -> Optional[Load]:
+    def bring(self, keys: Keys, tenant: Optional[int], *, is_sparse: bool = False, compute_us: float = 0.0) -> Optional[Load]:
         """ask(), and waits until nothing more comes."""
-        load = self.ask(keys, tenant, is_sparse=is_sparse)
+        load = self.ask(keys, tenant, is_sparse=is_sparse, compute_us=compute_us)
         if load is not None:
             load.wait()
         return load
@@ -74,6 +77,11 @@ class PoolTier:
         if self._has_failed:
             self._has_failed = False
             self._logger.warning("maru: storage below the pool answers again")
+
+
+def whole_us(microseconds: float) -> int:
+    """As maru-tierd takes them: 0 stays what is not known, and nothing else becomes 0."""
+    return min(math.ceil(microseconds), _US_MAX)
 
 
 class Load:

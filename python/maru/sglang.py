@@ -39,7 +39,7 @@ expect_this_package()
 logger = logging.getLogger("sglang.maru")
 
 SETTINGS = {"maru_socket", "maru_pool", "maru_tenant", "maru_priority", "maru_ttl_ms", "maru_model", "maru_kv_dtype",
-            "maru_timeout_ms", "maru_read_only", "maru_required", "maru_prefetch"}
+            "maru_timeout_ms", "maru_read_only", "maru_required", "maru_prefetch", "maru_compute_us"}
 # Places in memory and sizes; a page is what lies there, one after the other.
 Parts = list[tuple[int, int]]
 _ROOT = "root"  # no page has this name: SGLang's are hexadecimal
@@ -68,6 +68,7 @@ class MaruHiCacheStorage(HiCacheStorage):
         self._is_read_only = settings.flag("maru_read_only", False)
         self._pool = EnginePool(settings, logger, self._is_read_only)
         self._tier = PoolTier(settings.prefetch, logger)
+        self._token_us = settings.compute_us
 
     @property
     def _client(self) -> Client:
@@ -117,7 +118,8 @@ class MaruHiCacheStorage(HiCacheStorage):
             with attached.client.match_prefix(rows, attached.tenant) as match:
                 found = match.blocks
                 # The match holds what is there, under which the others are published. SGLang asks on a thread of its own.
-                brought = self._tier.bring(rows[found:], attached.tenant)
+                brought = self._tier.bring(rows[found:], attached.tenant,
+                                           compute_us=self._token_us * self.mem_pool_host.page_size)
             if brought is not None:
                 with attached.client.match_prefix(rows, attached.tenant) as match:
                     found = match.blocks

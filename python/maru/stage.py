@@ -37,6 +37,7 @@ class Stages:
 
     _tier: PoolTier
     _tenant: Optional[int]
+    _compute_us: float = 0.0  # to make one value without the pool; 0: not known
 
     def prefetch_batch(self, keys: Sequence[Key]) -> None:
         """A hint that the keys will be read soon. Checks the keys, and returns at once."""
@@ -64,7 +65,8 @@ class Stages:
         self._loads: deque[Load] = deque(maxlen=KEPT_LOADS)
 
     def _ask_tier(self, keys: Sequence[Key]) -> Optional[Load]:
-        load = self._tier.ask(client_keys(list_of(keys, "keys")), self._tenant, is_sparse=True)
+        load = self._tier.ask(client_keys(list_of(keys, "keys")), self._tenant, is_sparse=True,
+                              compute_us=self._compute_us)
         if load is not None:
             self._loads.append(load)
         return load

@@ -46,6 +46,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from . import chunk_keys, tracing
 from ._maru import Client
 from .chunk_keys import HASH_BYTES
+from .compute_pace import ComputePace
 from .distribution import expect_this_package
 from .engine_pool import GONE, Attached, EnginePool
 from .engine_settings import Settings
@@ -56,7 +57,7 @@ from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
 from .vllm_events import as_vllm_has_them, pool_events
-from .vllm_model import attention_backends, attention_of, identify, refuse_what_cannot_be_shared, schedules_ahead
+from .vllm_model import attention_backends, attention_of, drafts_ahead, identify, refuse_what_cannot_be_shared
 from .vllm_plan import Prompt, RequestPlan, Transfer, compute_again, first_of, following
 from .vllm_store import METADATA_SHARE, Place, Stores
 
@@ -114,7 +115,7 @@ class MaruConnector(KVConnectorBase_V1):
         # a request is loaded in a step in which it computes nothing, and scheduled when it is known what was loaded.
         # Nor can the first one with drafts under an asynchronous scheduler: when it learns how many were wrong, it corrects
         # the place of the step after, also of one that begins anew because a load failed.
-        self._apart = bool(getattr(vllm_config, "use_v2_model_runner", False)) or _drafts_ahead(vllm_config)
+        self._apart = bool(getattr(vllm_config, "use_v2_model_runner", False)) or drafts_ahead(vllm_config)
         self._ranks: int = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         # Steps that may be under way, and one. vLLM's own count knows of steps scheduled ahead in each stage of a pipeline.
         self._depth = max(2, parallel.pipeline_parallel_size, getattr(vllm_config, "max_concurrent_batches", 0)) + 1
@@ -156,6 +157,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._given: list[int] = []  # blocks that requests have got since the last step
         self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
         self._under_way: list[tuple[int, list[list[int]]]] = []  # steps and the blocks of each request in them
+        self._pace = ComputePace(self._chunk_tokens, self._depth)
         # A worker's.
         self._layers: Optional[PagedLayers] = None
         self._rank_digest = b""
@@ -345,7 +347,8 @@ class MaruConnector(KVConnectorBase_V1):
             self._events.start(self._family, self._rank_digests)
 
     def take_events(self) -> Iterable[Any]:
-        """What vLLM publishes of the pool beside the events of its own blocks: the chunks that this engine can load."""
+        """The chunks that this engine can load: vLLM publishes them beside its own blocks. It asks once a step, at its end."""
+        self._pace.end()
         return as_vllm_has_them(self._events.take()) if self._events is not None else ()
 
     def _plan(self, request: Any) -> Optional[RequestPlan]:
@@ -386,7 +389,7 @@ class MaruConnector(KVConnectorBase_V1):
         if self._waits_for_tier(plan, hashes, chunks, num_computed_tokens):
             return None, False
         found = max(0, self._loadable(plan, chunks) - num_computed_tokens)
-        plan.offered_from = num_computed_tokens
+        plan.offered_from, plan.found = num_computed_tokens, chunks
         return found, self._apart and found > 0
 
     def _loadable(self, plan: RequestPlan, chunks: int) -> int:
@@ -402,7 +405,8 @@ class MaruConnector(KVConnectorBase_V1):
         # With the last that is there: holding it keeps all before it, under which the others are published.
         missing = hashes[max(0, found - 1) * HASH_BYTES:]
         of_ranks = [chunk_keys.of_rank(missing, digest) for digest in self._rank_digests]
-        plan.coming = self._tier.ask(numpy.stack(of_ranks, axis=1).reshape(-1, HASH_BYTES), self._pool.attached().tenant)
+        plan.coming = self._tier.ask(numpy.stack(of_ranks, axis=1).reshape(-1, HASH_BYTES), self._pool.attached().tenant,
+                                     compute_us=self._pace.token_us * self._chunk_tokens / len(of_ranks))
         return plan.coming is not None
 
     def _match(self, hashes: bytes, plan: Optional[RequestPlan]) -> int:
@@ -430,18 +434,20 @@ class MaruConnector(KVConnectorBase_V1):
         plan = self._plan(request)
         if plan is None:
             return
+        found, plan.found = plan.found, None
         if num_external_tokens == 0:
             plan.end_coming()
+            plan.stored = plan.stored if found is None else found
             return
-        begin = plan.offered_from
-        end = begin + num_external_tokens
-        plan.load = (begin, end)
+        end = plan.offered_from + num_external_tokens
+        plan.load = (plan.offered_from, end)
         plan.let_go()
         with tracing.WorkingFor(plan.traceparent):
-            self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
+            held = self._match(plan.hashes[:-(-end // self._chunk_tokens) * HASH_BYTES], plan)
         plan.end_coming()
         plan.held_since = self._step
-        plan.stored = end // self._chunk_tokens
+        # The last chunk that is held may not be loaded whole. It is there all the same.
+        plan.stored = max(held, end // self._chunk_tokens)
         if self._apart:
             plan.blocks = list(blocks.get_block_ids()[0])
             self._allocated.append(plan)
@@ -486,6 +492,7 @@ class MaruConnector(KVConnectorBase_V1):
         for plan in self._requests.values():
             if plan.held and self._step - plan.held_since > self._depth:
                 plan.let_go()
+        self._pace.begin(0 if metadata.loads else scheduler_output.total_num_scheduled_tokens)
         return metadata
 
     def _distrust_preempted(self) -> None:
@@ -587,12 +594,6 @@ def _have_failed_loads_computed(transfer: Any, role: KVConnectorRole) -> None:
                        'evicted before it is loaded. It is set to "recompute" here; say so in --kv-transfer-config.',
                        transfer.kv_load_failure_policy)
     transfer.kv_load_failure_policy = "recompute"
-
-
-def _drafts_ahead(vllm_config: Any) -> bool:
-    """Whether steps with drafts are scheduled before it is known which drafts of the step before were right."""
-    return (getattr(vllm_config, "speculative_config", None) is not None
-            and schedules_ahead(vllm_config))
 
 
 def _text(value: Any) -> Optional[str]:

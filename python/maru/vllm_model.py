@@ -82,6 +82,11 @@ def schedules_ahead(vllm_config: Any) -> bool:
     return bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
 
 
+def drafts_ahead(vllm_config: Any) -> bool:
+    """Whether steps with drafts are scheduled before it is known which drafts of the step before were right."""
+    return getattr(vllm_config, "speculative_config", None) is not None and schedules_ahead(vllm_config)
+
+
 def _refuse(found: str, why: str) -> None:
     raise InvalidArgumentError(f"{found}: {why}. Start vLLM without --kv-transfer-config for it.")
 

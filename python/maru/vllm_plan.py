@@ -63,6 +63,7 @@ class RequestPlan:
     adapter: Optional[str] = None  # what its LoRA is known by
     hashes: bytes = b""
     offered_from: int = 0  # tokens that were computed when the scheduler last asked
+    found: Optional[int] = None  # leading chunks that were in the pool then, until blocks are allocated
     load: Optional[tuple[int, int]] = None  # tokens from and to, once blocks are allocated
     loadable: Optional[int] = None  # leading chunks, after those behind them could not be loaded
     blocks: list[int] = field(default_factory=list)
@@ -120,7 +121,7 @@ class RequestPlan:
         self.end()
         self.root, self.hashes = root, b""
         self.offered_from = self.stored = 0
-        self.load = self.loadable = None
+        self.found = self.load = self.loadable = None
         self.blocks = []
 
     def let_go(self) -> None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import warnings
 import weakref
 from functools import partial
@@ -71,6 +72,15 @@ _CALLED = ("alloc", "free", "get_buffer_view", "get_owned_region_ids", "get_regi
 def _copy(staged: torch.Tensor, gpu: int, page: memoryview) -> None:
     staging.wait_for(gpu)
     torch.frombuffer(page, dtype=torch.uint8).copy_(staged)
+
+
+def _compute_us() -> int:
+    """Of a token, as the environment says; 0: not known."""
+    text = os.environ.get("MARU_COMPUTE_US", "0")
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidArgumentError(f"MARU_COMPUTE_US is {shown(text)}: set it to the microseconds in which the engine computes "
+                                   "a token, or leave it out.")
+    return int(text)
 
 
 class PoolMemoryObj(TensorMemoryObj):  # type: ignore[misc]
@@ -126,6 +136,7 @@ class CxlMemoryAdapter(MemoryAllocatorInterface):  # type: ignore[misc]
         if isinstance(handler, MaruHandler):
             handler._passes_over_unreadable = True
             handler._ends_pins_of_unread = not _LMCACHE_ENDS_LOOKUP_PINS
+            handler._compute_us = _compute_us() * self._tokens
         handler.set_on_region_added(self._note_region)
 
     def _note_region(self, region_id: int, pages: int) -> None:

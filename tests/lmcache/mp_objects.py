@@ -41,10 +41,10 @@ def layouts(model, workers):
     return REGISTERED
 
 
-def manager(socket, read_ttl=300, write_ttl=600, tenant="", registry=layouts, prefetch=False):
+def manager(socket, read_ttl=300, write_ttl=600, tenant="", registry=layouts, **more):
     client = maru.Client(str(socket), timeout_ms=60_000)
     return MaruL1Manager(client, config_for(client, read_ttl_seconds=read_ttl, write_ttl_seconds=write_ttl), tenant=tenant,
-                         layouts=registry, prefetch=prefetch)
+                         layouts=registry, **more)
 
 
 def reserve(l1, *numbers, tag="", temporary=False, layout=LAYOUT):

@@ -156,6 +156,7 @@ TEST_F(TierdBounds, WithoutAFileAQuotaIsRefused) {
   for (const char* body : {"", "{}", "[]", "{\"tenant\": 5, \"bytes\": 5}", "{\"tenant\": \"\", \"bytes\": 5}",
                            "{\"tenant\": \"id:7\", \"bytes\": 5}", "{\"tenant\": \"a\", \"bytes\": -5}"})
     EXPECT_TRUE(tierd_->ask(maru::prefetch::kSetQuota, body).contains("text")) << body;
+  EXPECT_TRUE(tierd_->ask(maru::prefetch::kListQuotas, "{\"tenant\": 5}").contains("usage"));
 }
 
 TEST_F(TierdBounds, TheBytesOfTheDayAreKept) {

@@ -205,6 +205,32 @@ TEST_F(Tierd, TheNearestTierThatHasABlockIsAsked) {
   expect_whole(client, keys, 5);
 }
 
+TEST_F(Tierd, ALoadThatPromisesToBeSlowerThanComputingDoesNotBegin) {
+  start(
+      "[[tier]]\nname = \"slow\"\nkind = \"fault\"\n[tier.options]\ninner = \"file\"\ninner_path = \"DIR\"\n"
+      "inner_capacity = \"1GiB\"\ninner_region_bytes = \"1MiB\"\nslow = 1\nslow_ms = 20\n");
+  TestClient client(marud_.socket_path());
+  std::vector<std::string> all;
+  for (const char* name : {"first", "second", "third"}) {
+    const auto keys = keys_of(name, 5);
+    store_chain(client, keys);
+    all.insert(all.end(), keys.begin(), keys.end());
+  }
+  ASSERT_TRUE(tierd_->has_entries(all.size()));
+  evict(client, all);
+  // Nothing is known of the tier at first. Then a microsecond is too short, and over an hour is not.
+  struct {
+    const char* name;
+    uint32_t compute_us, usable, gated;
+  } const cases[] = {{"first", 1, 5, 0}, {"second", 1, 0, 1}, {"third", UINT32_MAX, 5, 0}};
+  for (const auto& [name, compute_us, usable, gated] : cases) {
+    Prefetch prefetch(*tierd_, keys_of(name, 5), far_too_long_ms(), MARU_PREFETCH_PREFIX, compute_us);
+    ASSERT_EQ(prefetch.wait(), 0);
+    EXPECT_EQ(prefetch.status().usable, usable) << name;
+    EXPECT_EQ(prefetch.status().gated, gated) << name;
+  }
+}
+
 TEST_F(Tierd, ADescriptorWakesWhoWaitsAndSoDoesADeath) {
   start("[[tier]]\nname = \"slow\"\nkind = \"fault\"\n[tier.options]\ninner = \"null\"\nhang = 1\n");
   Prefetch prefetch(*tierd_, {"key"});

@@ -76,10 +76,10 @@ def config_for(client: Client, tag: str = "_default", read_ttl_seconds: int = 30
 
 class MaruL1Manager:
     def __init__(self, client: Client, config: Optional[L1ManagerConfig] = None, *, tenant: str = "",
-                 layouts: Optional[Layouts] = None, prefetch: Switch = False) -> None:
+                 layouts: Optional[Layouts] = None, prefetch: Switch = False, compute_us: float = 0.0) -> None:
         """Takes the client over, and close() closes it. config: of config_for(), the default. tenant: of objects without a
         salt. layouts: see keys.py; may be given later with set_layouts(). prefetch: whether maru-tierd loads what has left the
-        pool."""
+        pool. compute_us: how long engines compute a chunk, so that it loads nothing more slowly; 0: not known."""
         self._client = client
         self._config = config_for(client) if config is None else config
         self._id: int = next_l1_manager_id()
@@ -89,7 +89,7 @@ class MaruL1Manager:
         self._reservations = Reservations(self._config.write_ttl_seconds)
         self._stored = StoredBlocks(client)
         self._notices = Notices(self._config.tag)
-        self._pool = Pool(client, self._id, prefetch)
+        self._pool = Pool(client, self._id, prefetch, compute_us)
         self._is_closed = threading.Event()
         geometry = client.geometry()
         self._capacity = geometry.pages * geometry.page_bytes

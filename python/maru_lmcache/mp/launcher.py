@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--maru-timeout-ms", metavar="N", type=int, default=5000, help="for requests to marud (default: 5000)")
     group.add_argument("--maru-prefetch", metavar="SOCKET", nargs="?", const=True, default=False,
                        help="maru-tierd loads what has left the pool (default of SOCKET: MARU_TIER_SOCKET, or the service's)")
+    group.add_argument("--maru-compute-us", metavar="N", type=int, default=0,
+                       help="in which engines compute a token: nothing is loaded that would take longer (default: not known)")
     group.add_argument("--maru-blend-matcher", action="store_true",
                        help="with --engine-type blend: LMCache's own L1, and a matcher of chunks in the pool, for all servers")
     ServerCommand().add_arguments(made)
@@ -79,7 +81,8 @@ def _run(argv: list[str]) -> None:
     server.server_modules.insert(0, ExtServerModuleSpec(_COMPANION))
     with Client(arguments.maru_socket, arguments.maru_pool, timeout_ms=arguments.maru_timeout_ms) as client:
         say_unused(given, defaults, client.geometry().pool_bytes)
-        _put_into_lmcache(client, arguments.maru_tenant, arguments.maru_prefetch)
+        _put_into_lmcache(client, arguments.maru_tenant, arguments.maru_prefetch,
+                          arguments.maru_compute_us * server.chunk_size)
         http_server.run_http_server(
             http_config=parse_args_to_http_frontend_config(arguments), mp_config=server, storage_manager_config=storage,
             obs_config=parse_args_to_observability_config(arguments),
@@ -114,7 +117,7 @@ def _run_blend(arguments: argparse.Namespace) -> None:
             coordinator_config=parse_args_to_coordinator_config(arguments))
 
 
-def _put_into_lmcache(client: Client, tenant: str, prefetch: Switch) -> None:
+def _put_into_lmcache(client: Client, tenant: str, prefetch: Switch, compute_us: int) -> None:
     from lmcache.v1.distributed.storage_manager import StorageManager
     from lmcache.v1.multiprocess import engine_context
 
@@ -124,7 +127,7 @@ def _put_into_lmcache(client: Client, tenant: str, prefetch: Switch) -> None:
     def make(config: Any) -> Any:
         wanted = config.l1_manager_config
         manager = MaruL1Manager(client, config_for(client, wanted.tag, wanted.read_ttl_seconds, wanted.write_ttl_seconds),
-                                tenant=tenant, prefetch=prefetch)
+                                tenant=tenant, prefetch=prefetch, compute_us=compute_us)
         made = StorageManager(config, _l1_managers=(manager,))
         server_module.belongs_to(made, manager)
         return made

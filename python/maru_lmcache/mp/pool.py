@@ -31,9 +31,11 @@ _Item = TypeVar("_Item")
 
 
 class Pool:
-    def __init__(self, client: Client, l1_manager_id: int, prefetch: Switch = False) -> None:
-        """prefetch: whether maru-tierd loads what has left the pool; a text is the path of its socket."""
+    def __init__(self, client: Client, l1_manager_id: int, prefetch: Switch = False, compute_us: float = 0.0) -> None:
+        """prefetch: whether maru-tierd loads what has left the pool; a text is the path of its socket. compute_us: how long
+        engines compute a chunk; 0: not known."""
         self._client = client
+        self._compute_us = compute_us
         self._tier = PoolTier(prefetch, logger)
         self._l1_manager_id = l1_manager_id
         self._blocks = Blocks(client)
@@ -75,13 +77,15 @@ class Pool:
         """Has maru-tierd load those that are not there, and waits for it. What it has brought stays until these are
         released."""
         loads = []
-        for tenant, _, rows in by_tenant((place, place) for _, place in asked):
+        for tenant, items, rows in by_tenant(asked):
             try:
                 present = self._client.exists_batch(rows, tenant)
             except MaruError as error:
                 self._said.error("lookup", "%d objects count as absent: %s", len(rows), error)
                 continue
-            load = self._tier.bring(rows[[not is_there for is_there in present]], tenant, is_sparse=True)
+            workers = ObjectKey.WorldSizeFromKVRank(items[0].kv_rank)  # each has an object of a chunk
+            load = self._tier.bring(rows[[not is_there for is_there in present]], tenant, is_sparse=True,
+                                    compute_us=self._compute_us / max(1, workers))
             if load is not None:
                 loads.append(load)
         return loads

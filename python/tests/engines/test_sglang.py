@@ -488,9 +488,14 @@ def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, names, c
         second.close()
 
 
-def test_pages_that_have_left_the_pool_are_loaded(marud_program, names):
+def test_pages_that_have_left_the_pool_are_loaded(marud_program, names, monkeypatch):
     """With maru_prefetch and a real maru-tierd; without either, or with a dead one, they are absent."""
     from tier_process import Tierd, push_out
+
+    from maru import pool_tier
+    prefetch, asked = pool_tier.tier.prefetch, []
+    monkeypatch.setattr(pool_tier.tier, "prefetch",
+                        lambda *keys, **how: (asked.append(how["compute_us"]), prefetch(*keys, **how))[1])
     pool_bytes = 4 << 20
     with Marud(marud_program, size=f"{pool_bytes >> 20}MiB") as small, Tierd(small.socket) as tierd:
         here, there = HostPool().fill(7), HostPool()
@@ -499,8 +504,8 @@ def test_pages_that_have_left_the_pool_are_loaded(marud_program, names):
         tierd.wait_for_entries(6)  # with the root
         push_out(small.socket, pool_bytes)
         assert backend(small.socket, there).batch_exists(names) == 0
-        with_tier = backend(small.socket, there, extra={"maru_prefetch": tierd.socket})
-        assert with_tier.batch_exists(names) == 5
+        with_tier = backend(small.socket, there, extra={"maru_prefetch": tierd.socket, "maru_compute_us": 3})
+        assert with_tier.batch_exists(names) == 5 and asked == [3 * there.page_size]
         assert with_tier.batch_get_v1(names[:5], there.indices([7, 8, 9, 10, 11])) == [True] * 5
         for source, target in zip([3, 1, 4, 0, 5], [7, 8, 9, 10, 11]):
             assert torch.equal(here.page(source), there.page(target))

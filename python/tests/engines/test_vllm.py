@@ -341,6 +341,23 @@ def test_one_block_of_the_pool_holds_a_chunk_of_all_layers(pool):
         assert second.workers[0]._client.statistics().stores == 0
 
 
+@pytest.mark.parametrize("runner", [1, 2])
+@pytest.mark.parametrize("n", [5 * CHUNK, 5 * CHUNK + 3])
+def test_chunks_that_are_found_are_not_stored_again(pool, n, runner):
+    """Loaded, or in the engine's own prefix cache; and the last of them, where it is not loaded whole."""
+    with Engine(pool.socket) as first, Engine(pool.socket, runner=runner) as second:
+        generated = first.run("a", PROMPT[:n])
+        stores = second.workers[0]._stored
+        put, asked = stores.put, []
+        stores.put = lambda transfer: (asked.append(transfer.chunks), put(transfer))
+        assert second.run("b", PROMPT[:n]) == second.run("c", PROMPT[:n]) == generated and asked == []
+        # Chunks that have gone since are stored again, out of the engine's own prefix cache.
+        for key in reversed(_keys(first, PROMPT)[:5]):
+            second.workers[0]._client.delete(key)
+        assert second.run("d", PROMPT[:n]) == generated and sum(asked) == 5
+        assert second.workers[0]._client.statistics().stores == 5
+
+
 def test_nothing_is_kept_of_requests_that_are_finished(pool):
     with Engine(pool.socket) as engine:
         for number in range(20):

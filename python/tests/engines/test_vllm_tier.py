@@ -1,5 +1,6 @@
 """MaruConnector with storage below the pool, under vLLM's own scheduler, beside a real maru-tierd: what has left the pool is
 loaded and not computed, no step waits for it, and where maru-tierd is away or hangs, answers are as without it."""
+import math
 import time
 
 import pytest
@@ -58,6 +59,23 @@ def test_what_has_left_the_pool_is_loaded(marud_program, ranks, runner):
             assert engine.run("c", PROMPT, 4) == beside.answer
             assert engine.computed == len(PROMPT) - CHUNKS * CHUNK + 3
             assert engine.recomputed == 0 and not engine.connector._requests
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_would_be_loaded_more_slowly_than_computed_is_computed(marud_program, monkeypatch, ranks):
+    prefetch, asked = pool_tier.tier.prefetch, []
+    monkeypatch.setattr(pool_tier.tier, "prefetch",
+                        lambda *keys, **how: (asked.append(how["compute_us"]), prefetch(*keys, **how))[1])
+    with Beside(marud_program, ranks) as beside, beside.engine(prefix_caching=False) as engine:
+        pace = engine.connector._pace
+        assert engine.run("a", OTHER) and asked == [0], "no step has been measured"
+        measured = pace.token_us
+        assert engine.run("b", PROMPT, 4) == beside.answer and engine.computed < len(OTHER) + len(PROMPT)
+        assert asked[1:] == [math.ceil(measured * CHUNK / ranks)] and measured > 0
+        push_out(beside.marud.socket, POOL)
+        pace.token_us, before = 1e-6, engine.computed
+        assert engine.run("c", PROMPT, 4) == beside.answer
+        assert asked[2:] == [1] and engine.computed - before == len(PROMPT) + 3
 
 
 def test_a_part_that_is_still_there_is_not_asked_for_in_vain(marud_program):

@@ -5,7 +5,7 @@ from conftest import Pool
 
 
 def test_a_pool_that_is_smaller_than_what_is_asked(marud_program, start, tokens, right):
-    """Chunks have 192 KiB: the pool has room for about 30, and what is asked for has over 100."""
+    """Chunks have 384 KiB: the pool has room for about a dozen, and what is asked for has over 100."""
     chance = random.Random(3)
     beginnings = [tokens(256 * chance.randrange(2, 5)) for _ in range(10)]
     with Pool(marud_program, size="8MiB", region_bytes="1MiB") as small, start("small 1", small) as one, \
