@@ -67,8 +67,9 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64 && std::has_unique_object_representations_v<Record>);
 
-// A key's digest, equal for equal keys in all processes: of a digest of 128 bits the key itself, and the tenant by exclusive or
-// in `high`; of other keys XXH3 of 128 bits over the bytes, seeded with tenant and kind.
+// A key's digest, equal for equal keys in all processes. Of a digest of 128 bits it is the key itself, of one of 256 bits its
+// halves by exclusive or; the tenant is in `high` by exclusive or as well. Of other keys it is XXH3 of 128 bits over the bytes,
+// seeded with tenant and kind.
 struct RecordedKey {
   uint64_t low, high;
 };
