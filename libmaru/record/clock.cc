@@ -15,7 +15,7 @@ constexpr uint64_t kComparePauseNs = 1'000'000'000;
 constexpr long kFirstPauseNs = 2'000'000;
 constexpr int64_t kOffNsMax = 1'000'000;
 
-// Without order: what is counted may be some instructions before or after.
+// Without order: the processor may look some instructions earlier or later.
 uint64_t counter() {
 #if defined(__x86_64__)
   return __rdtsc();
@@ -43,7 +43,7 @@ uint64_t clock_ns() {
   return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
 }
 
-// Of some pairs the one that took the shortest time: a thread may be stopped between the two.
+// The shortest of some pairs: a thread may be stopped between its two looks.
 Clock::Anchor Clock::look() {
   Anchor best;
   uint64_t shortest = ~uint64_t{0};

@@ -67,8 +67,8 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64 && std::has_unique_object_representations_v<Record>);
 
-// A key's digest, equal for equal keys in all processes. Of a digest of 128 bits it is the key itself, of one of 256 bits its
-// halves by exclusive or; the tenant is in `high` by exclusive or as well. Of other keys it is XXH3 of 128 bits over the bytes,
+// A key's digest, equal for equal keys in all processes. A key of 128 bits is its own digest. A key of 256 bits has the
+// exclusive or of its halves. Both have the tenant by exclusive or in `high`. Other keys have XXH3 of 128 bits over the bytes,
 // seeded with tenant and kind.
 struct RecordedKey {
   uint64_t low, high;
