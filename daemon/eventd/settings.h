@@ -77,7 +77,7 @@ struct TraceSettings {
   uint32_t timeout_ms = 10'000;
   uint32_t retry_s = 60;  // for which a request is sent again
   uint32_t clients_max = 256;
-  uint32_t user_clients_max = 0;  // of one user; 0: half of clients_max
+  uint32_t user_clients_max = 0;  // each user may have so many; 0: half of clients_max
 };
 
 struct Settings {

@@ -1,8 +1,8 @@
 /*
  * Spans of calls, for OpenTelemetry: the time of each call, and the request that it belongs to.
  *
- * A client that is traced writes a span for each call that allocates, stores, looks keys up, retrieves or deletes. It writes
- * another span for marud's work in that call. Both go into a ring in its own memory, without a system call.
+ * A client that is traced writes a span for each call that allocates, stores, looks keys up, retrieves or deletes. marud's
+ * work for the call has a span as well. The spans go into a ring in its own memory, without a system call.
  * maru-eventd gets that memory from the client, and sends the spans to a collector. A client does not wait for maru-eventd: it
  * overwrites the oldest spans. docs/tracing.md says which fields a span has, and how maru-eventd is set up. Without a call of
  * maru_set_tracing() nothing is traced.

@@ -17,7 +17,15 @@ namespace {
 constexpr uint32_t kSpans = 4096;
 constexpr uint32_t kConnectMs = 50;  // a maru-eventd that hangs keeps the session thread no longer
 
-uint64_t thread_number() { return uint64_t(::syscall(SYS_gettid)); }
+uint64_t thread_number(uint64_t ring) {
+  ThreadState* const state = try_thread_state();
+  if (state == nullptr) return uint64_t(::syscall(SYS_gettid));
+  if (state->number_of_ring != ring) {
+    state->number = uint64_t(::syscall(SYS_gettid));
+    state->number_of_ring = ring;
+  }
+  return state->number;
+}
 
 }  // namespace
 
@@ -109,7 +117,7 @@ format::Span OpenSpan::ended(format::SpanOperation operation, int result) const 
   span.operation = operation;
   span.flags = context.flags;
   span.result = result;
-  span.thread = thread_number();
+  span.thread = thread_number(tracing->ring());
   return span;
 }
 

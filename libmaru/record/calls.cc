@@ -43,6 +43,11 @@ RecordedKey digest(const void* data, uint32_t size, uint32_t kind, uint64_t tena
     key.high ^= tenant;
     return key;
   }
+  if (kind == MARU_KEY_DIGEST256 && size == 2 * sizeof(RecordedKey)) {
+    RecordedKey halves[2];
+    std::memcpy(halves, data, sizeof(halves));
+    return {halves[0].low ^ halves[1].low, halves[0].high ^ halves[1].high ^ tenant};
+  }
   const XXH128_hash_t hash = XXH3_128bits_withSeed(data, size, tenant ^ (uint64_t(kind) << 56));
   return {hash.low64, hash.high64};
 }
@@ -82,7 +87,7 @@ void write(Recorder& recorder, const Told& told, int result, uint64_t at_ns) {
   record->result = result;
   record->keys = uint32_t(n);
   record->at_ns = at_ns;
-  record->took_ns = now_ns() - at_ns;
+  record->took_ns = std::max(at_ns, recorder.now_ns()) - at_ns;
   record->payload_bytes = told.payload_bytes;
   record->block = told.block;
   record->parent = told.options != nullptr ? told.options->parent : 0;
@@ -106,7 +111,7 @@ template <typename Call, typename Tell>
 int recorded(const Call& call, const Tell& tell) {
   Recorder* recorder = depth == 0 ? Recorder::get() : nullptr;
   if (recorder == nullptr) return call();
-  const uint64_t begun = now_ns();
+  const uint64_t begun = recorder->now_ns();
   ++depth;
   const int result = call();
   --depth;

@@ -41,12 +41,6 @@ uint64_t unix_ns() {
 
 }  // namespace
 
-uint64_t now_ns() {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return uint64_t(now.tv_sec) * 1'000'000'000 + uint64_t(now.tv_nsec);
-}
-
 Recorder* Recorder::get() {
   if (is_decided.load(std::memory_order_acquire)) return recorder.load(std::memory_order_acquire);
   const std::lock_guard lock(deciding);

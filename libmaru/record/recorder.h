@@ -6,6 +6,7 @@
 // Thread safety: everything. After fork() the child has a file of its own.
 #pragma once
 
+#include "libmaru/record/clock.h"
 #include "maru/format/recording.h"
 
 #include <atomic>
@@ -32,6 +33,7 @@ class Recorder {
   // Room for a record of so many bytes, a multiple of 8; null: the file is full. The caller fills it, and then calls finish().
   format::Record* begin(uint32_t bytes);
   static void finish(format::Record& record, uint32_t bytes);
+  uint64_t now_ns() { return clock_.now_ns(); }
 
  private:
   bool grow(uint64_t end);
@@ -42,8 +44,7 @@ class Recorder {
   std::byte* base_ = nullptr;
   std::atomic<uint64_t> end_{sizeof(format::RecordingHeader)}, mapped_{0};
   std::mutex growing_;
+  Clock clock_;
 };
-
-uint64_t now_ns();
 
 }  // namespace maru::record

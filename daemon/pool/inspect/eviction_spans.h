@@ -26,7 +26,7 @@ namespace maru::daemon {
 class EvictionSpans {
  public:
   explicit EvictionSpans(PoolCore& core) : core_(core) {}
-  ~EvictionSpans();  // what has begun ends here
+  ~EvictionSpans();  // ends the spans that have begun
   EvictionSpans(const EvictionSpans&) = delete;
   EvictionSpans& operator=(const EvictionSpans&) = delete;
 

@@ -1,7 +1,7 @@
 // The table of maru/tier.h for a tier that is a class with completions (completions.h), and the opening of it from options.
 //
 // A plug-in is a type with
-//   Tier, Wish         the class, and what its open(const Wish&) takes
+//   Tier, Wish         the class, and the argument of its open(const Wish&)
 //   kName              constant
 //   read(reader, wish) fills the wish; returns the first mistake, empty: there is none
 //   problem(error)     a sentence about an open() that failed

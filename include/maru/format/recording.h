@@ -67,8 +67,9 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64 && std::has_unique_object_representations_v<Record>);
 
-// A key's digest, equal for equal keys in all processes. A key that is a digest of 128 bits stays itself, with the tenant by
-// exclusive or in `high`. Other keys become XXH3 of 128 bits over their bytes, seeded with tenant and kind.
+// A key's digest, equal for equal keys in all processes. A key of 128 bits is its own digest. A key of 256 bits has the
+// exclusive or of its halves. Both have the tenant by exclusive or in `high`. Other keys have XXH3 of 128 bits over the bytes,
+// seeded with tenant and kind.
 struct RecordedKey {
   uint64_t low, high;
 };

@@ -5,7 +5,7 @@
 namespace maru::shm {
 namespace {
 
-constexpr size_t kGroup = 32;
+constexpr size_t kGroup = 16;
 
 // The part of a group whose location is plain: fetched, and later pinned together.
 struct PlainBlocks {
@@ -15,16 +15,24 @@ struct PlainBlocks {
   Pin pin[kGroup];
 };
 
-void locate(const ControlRegion& region, std::span<const Digest> digests, size_t from, size_t to, PlainBlocks* plain) {
-  const format::Bucket* homes[kGroup];
-  for (size_t i = from; i < to; ++i) {
-    homes[i - from] = &region.bucket(home_bucket(region, digests[i]));
-    __builtin_prefetch(&homes[i - from]->tags);
-    __builtin_prefetch(&homes[i - from]->locations);
+// The homes of a group's keys, whose lines are on their way.
+struct Homes {
+  const format::Bucket* of[kGroup];
+
+  void fetch(const ControlRegion& region, std::span<const Digest> digests) {
+    for (size_t i = 0; i < digests.size(); ++i) {
+      of[i] = &region.bucket(home_bucket(region, digests[i]));
+      __builtin_prefetch(&of[i]->tags);
+      __builtin_prefetch(&of[i]->locations);
+    }
   }
+};
+
+void locate(const ControlRegion& region, std::span<const Digest> digests, const Homes& homes, size_t from, size_t to,
+            PlainBlocks* plain) {
   plain->count = 0;
   for (size_t i = from; i < to; ++i) {
-    const PageRef ref = registry_find_plain(region, *homes[i - from], digests[i]);
+    const PageRef ref = registry_find_plain(region, *homes.of[i - from], digests[i]);
     if (ref.is_none()) continue;
     __builtin_prefetch(&region.block(ref.page()));
     plain->key[plain->count] = i;
@@ -65,10 +73,13 @@ bool find_and_pin_batch(LaneContext& lane, std::span<const Digest> digests, uint
   const ControlRegion& region = *lane.region;
   const size_t n = digests.size();
   PlainBlocks plain;
+  Homes homes;
+  homes.fetch(region, digests.first(std::min(kGroup, n)));
   for (size_t from = 0; from < n; from += kGroup) {
     const size_t to = std::min(from + kGroup, n);
     std::fill(ret_found + from, ret_found + to, Found{});
-    locate(region, digests, from, to, &plain);
+    locate(region, digests, homes, from, to, &plain);
+    homes.fetch(region, digests.subspan(to, std::min(kGroup, n - to)));
     pin_plain(lane, digests, now_ms, &plain, ret_found);
     for (size_t i = from; i < to; ++i) {
       if (ret_found[i].status == FindStatus::kFound) continue;
