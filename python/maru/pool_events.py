@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Callable, Iterable, NamedTuple, Optional
 
@@ -41,7 +42,7 @@ class Told(NamedTuple):
 class _Chunk:
     metadata: TokenMetadata
     parent: Optional[bytes]
-    ranks: set[bytes] = field(default_factory=set)  # digests of the ranks whose part is there
+    ranks: Counter[bytes] = field(default_factory=Counter)  # digest of each rank whose part is there -> blocks with that part
 
 
 def block_hashes(chunk: bytes, count: int) -> list[int]:
@@ -170,7 +171,9 @@ class PoolEvents:
         elif event.kind == Kind.REMOVED and (known := self._of_block.pop(event.block, None)) is not None:
             chunk_hash, rank = known
             chunk = self._chunks[chunk_hash]
-            chunk.ranks.discard(rank)
+            chunk.ranks[rank] -= 1  # two lives of a key overlap when a chunk is stored again
+            if not chunk.ranks[rank]:
+                del chunk.ranks[rank]
             if not chunk.ranks:
                 del self._chunks[chunk_hash]
             self._change(chunk_hash)
@@ -182,7 +185,7 @@ class PoolEvents:
         if metadata is None or rank is None or chunk_hash is None:
             return
         chunk = self._chunks.setdefault(chunk_hash, _Chunk(metadata, _without_rank(event.parent_key, rank)))
-        chunk.ranks.add(rank)
+        chunk.ranks[rank] += 1
         self._of_block[event.block] = chunk_hash, rank
         self._change(chunk_hash)
 

@@ -12,6 +12,7 @@ with. vLLM asks resolvers when VLLM_ALLOW_RUNTIME_LORA_UPDATING is set.
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import logging
@@ -24,6 +25,7 @@ from .errors import MaruError
 
 _logger = logging.getLogger(__name__)
 _A, _B = 1, 2
+_OWN_NAME = "folder:"  # begins the names that name_of() makes
 
 
 class PoolAdapters:
@@ -58,12 +60,20 @@ class PoolAdapters:
             return self.get()[name]
 
     def name_of(self, folder: str) -> str:
-        """The name under which a folder is loaded; it is loaded where it has none."""
+        """The name under which the files that a folder has now are loaded; they are loaded where they have none."""
         folder = os.path.realpath(folder)
         for info in self.get():
-            if info.folder == folder:
+            if info.folder != folder:
+                continue
+            with contextlib.suppress(AdapterError):
+                self.get().load(info.name, folder, lazy=True)  # refused where the files have changed since
                 return info.name
-        name = "folder:" + hashlib.sha256(folder.encode()).hexdigest()[:32]
+            if info.name.startswith(_OWN_NAME):
+                with contextlib.suppress(AdapterError):
+                    self.get().unload(info.name)
+        weights = os.stat(os.path.join(folder, "adapter_model.safetensors"))
+        version = repr((folder, weights.st_ino, weights.st_size, weights.st_mtime_ns))
+        name = _OWN_NAME + hashlib.sha256(version.encode()).hexdigest()[:32]
         self.get().load(name, folder, lazy=True)
         return name
 

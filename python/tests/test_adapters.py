@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from maru.adapters import AdapterError, Adapters, BatchFormer, Bgmv, Tier
+from maru.vllm_lora import PoolAdapters
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -162,3 +163,24 @@ def test_the_program_of_the_page_runs(marud, tmp_path):
     done = subprocess.run([sys.executable, example, tmp_path], env=marud.environment, capture_output=True, text=True,
                           timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_vllm_gets_the_files_that_a_folder_has_now(marud, tmp_path, monkeypatch, is_named):
+    monkeypatch.setenv("MARU_SOCKET", str(marud.socket))
+    monkeypatch.setenv("MARU_ADAPTERS_REGISTER", str(tmp_path / "register"))
+    pool = PoolAdapters()
+    write_adapter(tmp_path / "a", seed=1)
+    new = write_adapter(tmp_path / "new", seed=2)
+    if is_named:
+        pool.get().load("sql", tmp_path / "a")
+    old_name = pool.name_of(tmp_path / "a")
+    assert pool.name_of(tmp_path / "a") == old_name and (old_name == "sql") == is_named
+    pool.get().acquire(old_name, exact=True).release()  # the pool has the old weights
+    (tmp_path / "a").rename(tmp_path / "old")
+    (tmp_path / "new").rename(tmp_path / "a")
+    with pool.get().acquire(pool.name_of(tmp_path / "a"), exact=True) as adapter:
+        module = adapter.module(0)
+        assert np.array_equal(adapter.a(module.name), new["base_model.model." + module.name + A].astype(np.float32))
+    assert len(list(pool.get())) == 1 + is_named  # a name that the plug-in made goes with its files
+    pool.get().close()

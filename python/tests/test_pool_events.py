@@ -178,6 +178,23 @@ def test_nothing_is_told_between_a_loss_and_the_end_of_the_snapshot(fresh):
         assert pool.index == {}
 
 
+def test_a_chunk_stays_while_any_block_of_it_is_there(fresh):
+    with Pool(fresh) as pool:
+        pool.events._family, pool.events._ranks = FAMILY, {RANKS[0][:16]: RANKS[0]}
+        chunk, = pool.chunks("chunk", 1)
+        blank = Event(**{name: 0 for name in Event._fields})
+        stored = blank._replace(
+            kind=Kind.STORED, key=pool.keys([chunk], RANKS[0]).tobytes(), parent_key=None,
+            metadata=TokenMetadata(BLOCK, pool.tokens(chunk), family=FAMILY, layout=RANKS[0][:16]).encode())
+        is_there = []
+        for event in (blank._replace(kind=Kind.CURRENT), stored._replace(block=5), stored._replace(block=6),
+                      blank._replace(kind=Kind.REMOVED, block=5), blank._replace(kind=Kind.REMOVED, block=6)):
+            pool.events._note(event)
+            pool.take()
+            is_there.append(len(pool.index))
+        assert is_there == [0, 1, 1, 1, 0]
+
+
 def test_another_family_takes_the_place_of_the_first(fresh):
     with Pool(fresh) as pool:
         old, new = pool.chunks("old", 2), pool.chunks("new", 2)
