@@ -18,6 +18,7 @@ from .errors import MaruError
 
 DEADLINE_S = 2.0  # then a question ends with the blocks that are there
 LATE_S = 0.5  # after its deadline; then maru-tierd does not answer
+HANGING_S = 1.5  # so long a question takes that ends with nothing only where a tier hangs
 QUIET_S = 5.0  # in which nothing is asked after a failure
 KEYS_MAX = 2048  # of one question, which a socket takes at once also where maru-tierd does not read
 _US_MAX = (1 << 32) - 1
@@ -118,7 +119,10 @@ class Load:
             return True
         if status.is_done:
             self.loaded = status.loaded
-            self._owner.note_answer()
+            if status.loaded == 0 and status.took_us >= HANGING_S * 1e6:
+                self._owner.note_failure("a tier hangs")  # the next request would wait as long for nothing
+            else:
+                self._owner.note_answer()
         elif time.monotonic() >= self._late_at:
             self._fail("it is late")
         else:

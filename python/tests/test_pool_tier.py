@@ -110,6 +110,18 @@ def test_a_hanging_maru_tierd_delays_one_question_and_is_asked_again(tierd, dige
     assert "does not answer" in caplog.text and "answers again" in caplog.text
 
 
+def test_a_hanging_tier_delays_one_question(small, digests, monkeypatch):
+    """maru-tierd answers in time, that nothing came in time."""
+    monkeypatch.setattr(pool_tier, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(pool_tier, "HANGING_S", 0.2)
+    with Tierd(small.socket, faults="hang = 1") as hanging:
+        tier = PoolTier(hanging.socket, LOGGER)
+        load = tier.ask(digests, None)
+        load.wait()
+        assert load.loaded == 0
+        assert tier.ask(digests, None) is None, "it is left alone for a while"
+
+
 def test_the_death_of_maru_tierd_settles_a_load(tierd, digests):
     tier = PoolTier(tierd.socket, LOGGER)
     tierd.suspend()
