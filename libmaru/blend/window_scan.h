@@ -1,6 +1,6 @@
-// Which windows of a prompt the pool has a key for: all of them hashed, side by side in four lanes, and asked for in batches.
+// Which windows of a prompt the pool has a key for: all of them hashed, side by side in eight lanes, and asked for in batches.
 //
-// A hash depends on the one before it by a multiplication and a reduction, some ten cycles. Four stretches of a batch are
+// A hash depends on the one before it by a multiplication and a reduction, some ten cycles. Eight stretches of a batch are
 // hashed at once, so that the processor is never idle. Each begins with a hash from nothing, a multiplication for each token.
 #pragma once
 
