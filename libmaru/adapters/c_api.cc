@@ -287,8 +287,8 @@ int maru_adapter_copy(const maru_adapter* adapter, size_t number, uint32_t matri
       turn_to_floats(rows.data(), held, place.rows, place.columns, static_cast<float*>(ret_data));
     else
       transpose(
-          size, [&](uint64_t row) { return rows[row]; }, place.rows, place.columns,
-          [&](uint64_t column) { return to + column * place.rows * size; });
+          size, [from = rows.data()](uint64_t row) { return from[row]; }, place.rows, place.columns,
+          [to, row_bytes = place.rows * size](uint64_t column) { return to + column * row_bytes; });
     return 0;
   });
 }

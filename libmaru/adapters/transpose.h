@@ -21,8 +21,10 @@ namespace maru::adapters {
 inline constexpr uint64_t kLineBytes = 64;
 
 #if defined(__x86_64__)
-// Eight rows of eight 16-bit elements, or four rows of four 32-bit elements; of every x86-64. `offset`: in each row.
-inline void transpose_block_2(const std::byte* const* from, uint64_t offset, std::byte* to) {
+// Eight rows of eight 16-bit elements, or four rows of four 32-bit elements; of every x86-64. `offset`: in each row. to(i) is where
+// row i of the result goes.
+template <typename Row>
+inline void transpose_block_2(const std::byte* const* from, uint64_t offset, const Row& to) {
   __m128i a[8], b[8];
   for (int i = 0; i < 8; ++i) a[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from[i] + offset));
   for (int i = 0; i < 4; ++i) {
@@ -36,25 +38,21 @@ inline void transpose_block_2(const std::byte* const* from, uint64_t offset, std
     a[half + 3] = _mm_unpackhi_epi32(b[half + 1], b[half + 3]);
   }
   for (uint64_t i = 0; i < 4; ++i) {
-    _mm_store_si128(reinterpret_cast<__m128i*>(to + 2 * i * kLineBytes), _mm_unpacklo_epi64(a[i], a[i + 4]));
-    _mm_store_si128(reinterpret_cast<__m128i*>(to + (2 * i + 1) * kLineBytes), _mm_unpackhi_epi64(a[i], a[i + 4]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to(2 * i)), _mm_unpacklo_epi64(a[i], a[i + 4]));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to(2 * i + 1)), _mm_unpackhi_epi64(a[i], a[i + 4]));
   }
 }
-inline void transpose_block_4(const std::byte* const* from, uint64_t offset, std::byte* to) {
+template <typename Row>
+inline void transpose_block_4(const std::byte* const* from, uint64_t offset, const Row& to) {
   __m128 a[4];
   for (int i = 0; i < 4; ++i) a[i] = _mm_loadu_ps(reinterpret_cast<const float*>(from[i] + offset));
   _MM_TRANSPOSE4_PS(a[0], a[1], a[2], a[3]);
-  for (uint64_t i = 0; i < 4; ++i) _mm_store_ps(reinterpret_cast<float*>(to + i * kLineBytes), a[i]);
+  for (uint64_t i = 0; i < 4; ++i) _mm_storeu_ps(reinterpret_cast<float*>(to(i)), a[i]);
 }
 // A whole line past the caches: the row is not read again soon, and the line need not be read before it is written.
 inline void stream_line(std::byte* to, const std::byte* from) {
   for (int i = 0; i < 4; ++i)
     _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_load_si128(reinterpret_cast<const __m128i*>(from) + i));
-}
-// A part of a line: a multiple of 16 bytes.
-inline void copy_steps(std::byte* to, const std::byte* from, uint64_t bytes) {
-  for (uint64_t at = 0; at < bytes; at += 16)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), _mm_load_si128(reinterpret_cast<const __m128i*>(from + at)));
 }
 #endif
 
@@ -66,23 +64,23 @@ void transpose_elements(const FromRow& from_row, uint64_t rows, uint64_t columns
   constexpr uint64_t kSide = 16 / kBytes, kGroup = kLineBytes / kBytes;
   whole_rows = rows / kSide * kSide, whole_columns = columns / kSide * kSide;
   for (uint64_t row = 0; row < whole_rows; row += kGroup) {
-    const uint64_t count = std::min(kGroup, whole_rows - row), bytes = count * kBytes;
+    const uint64_t count = std::min(kGroup, whole_rows - row);
+    const bool streams = kStreams && count == kGroup;
     const std::byte* from[kGroup];
     for (uint64_t i = 0; i < count; ++i) from[i] = from_row(row + i);
     for (uint64_t column = 0; column < whole_columns; column += kSide) {
       alignas(kLineBytes) std::byte lines[kSide * kLineBytes];
-      for (uint64_t i = 0; i < count; i += kSide)
+      for (uint64_t i = 0; i < count; i += kSide) {
+        const auto to = [&](uint64_t j) {
+          return (streams ? lines + j * kLineBytes : to_row(column + j) + row * kBytes) + i * kBytes;
+        };
         if constexpr (kBytes == 2)
-          transpose_block_2(from + i, column * kBytes, lines + i * kBytes);
+          transpose_block_2(from + i, column * kBytes, to);
         else
-          transpose_block_4(from + i, column * kBytes, lines + i * kBytes);
-      for (uint64_t i = 0; i < kSide; ++i) {
-        std::byte* const to = to_row(column + i) + row * kBytes;
-        if (kStreams && bytes == kLineBytes)
-          stream_line(to, lines + i * kLineBytes);
-        else
-          copy_steps(to, lines + i * kLineBytes, bytes);
+          transpose_block_4(from + i, column * kBytes, to);
       }
+      if (streams)
+        for (uint64_t j = 0; j < kSide; ++j) stream_line(to_row(column + j) + row * kBytes, lines + j * kLineBytes);
     }
   }
   if constexpr (kStreams) _mm_sfence();

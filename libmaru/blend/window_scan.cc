@@ -1,13 +1,16 @@
 #include "libmaru/blend/window_scan.h"
 
+#include "libmaru/blend/roll_stretches.h"
+
 #include <algorithm>
 #include <cstring>
 
 namespace maru::blend {
 namespace {
 
-constexpr size_t kLanes = 4;
-constexpr size_t kLaneWindowsMin = 1024;  // rows of a batch stay in the second level of the cache
+// Rows of a batch stay in the second level of the cache. A power of two would put the rows of all lanes into one set of the
+// first level; the first row and eights of others leave no rest.
+constexpr size_t kLaneWindowsMin = 1 + 8 * 63;
 
 }  // namespace
 
@@ -22,19 +25,15 @@ WindowScan::WindowScan(const maru_spans& spans, const uint32_t* tokens, size_t s
 }
 
 void WindowScan::hash_windows(size_t count) {
+  static RollStretches* const roll_stretches = best_roll_stretches();
   const RollingHash& hash = spans_.names.hash();
-  const size_t window = hash.window(), stretch = count / kLanes;
+  const size_t stretch = count / kLanes;
   const uint32_t* const tokens = tokens_ + begin_;
   NameBytes* const rows = rows_.get();
-  const RollingHash::Move move = hash.move();
-  uint64_t lane[kLanes] = {};
-  if (stretch != 0)
-    for (size_t k = 0; k < kLanes; ++k) rows[k * stretch].tokens = lane[k] = hash.of(tokens + k * stretch);
-  for (size_t i = 1; i < stretch; ++i)
-    for (size_t k = 0; k < kLanes; ++k) {
-      const uint32_t* const first = tokens + k * stretch + i - 1;
-      rows[k * stretch + i].tokens = lane[k] = move(lane[k], first[0], first[window]);
-    }
+  if (stretch != 0) {
+    for (size_t k = 0; k < kLanes; ++k) rows[k * stretch].tokens = hash.of(tokens + k * stretch);
+    roll_stretches(hash, tokens, stretch, rows);
+  }
   for (size_t i = kLanes * stretch; i < count; ++i) rows[i].tokens = hash.of(tokens + i);
 }
 

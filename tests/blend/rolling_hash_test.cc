@@ -1,5 +1,6 @@
 // Names of windows: rolled, from nothing, in each way, and by the formula.
 #include "libmaru/blend/rolling_hash.h"
+#include "libmaru/blend/roll_stretches.h"
 #include "tests/support/random.h"
 
 #include <cstdio>
@@ -32,6 +33,30 @@ TEST(RollingHash, EqualsTheFormulaFromNothingAndRolled) {
       if (at == 20) break;
       rolled = hash.move()(rolled, tokens[at], tokens[at + window]);
     }
+  }
+}
+
+TEST(RollingHash, EachWayRollsStretchesAsFromNothing) {
+  const uint64_t seed = fresh_seed();
+  std::printf("seed %llu (MARU_SEED repeats it)\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  for (blend::RollStretches* const roll : {blend::roll_stretches_plain, blend::roll_stretches_avx512()}) {
+    if (roll == nullptr) continue;
+    for (const uint32_t window : {1u, 7u, 64u, 256u, 1000u})
+      for (const size_t stretch : {1u, 2u, 8u, 9u, 10u, 17u, 505u}) {
+        const blend::RollingHash hash(random.next(), window);
+        const size_t windows = blend::kLanes * stretch;
+        std::vector<uint32_t> tokens(windows + window - 1);
+        for (uint32_t& token : tokens)
+          token = random.one_in(3) ? UINT32_MAX : random.one_in(3) ? 0 : uint32_t(random.next());
+        std::vector<blend::NameBytes> rows(windows, {0, seed});
+        for (size_t k = 0; k < blend::kLanes; ++k) rows[k * stretch].tokens = hash.of(&tokens[k * stretch]);
+        roll(hash, tokens.data(), stretch, rows.data());
+        for (size_t i = 0; i < windows; ++i) {
+          ASSERT_EQ(rows[i].tokens, hash.of(&tokens[i])) << i << " of " << windows << ", " << window << " tokens";
+          ASSERT_EQ(rows[i].space, seed) << i;
+        }
+      }
   }
 }
 

@@ -76,6 +76,31 @@ TEST(Hash, PermuteIsABijection) {
   }
 }
 
+// The counts have eights of keys and a rest. Halves of words are all ones or all zeros now and then.
+TEST(Hash, ManyDigestsAreAsOneByOne) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  constexpr uint64_t kEdges[] = {0, 1, UINT32_MAX, uint64_t{1} << 32, UINT64_MAX << 32, UINT64_MAX - 1, UINT64_MAX};
+  for (const size_t stride : {size_t{16}, size_t{17}, size_t{40}, size_t{4096}})
+    for (size_t count = 0; count <= 40; ++count) {
+      FormatIdentity pool = kIdentity;
+      for (uint64_t& word : pool.secret) word = random() % 4 == 0 ? kEdges[random() % std::size(kEdges)] : random();
+      const uint64_t tenant = random();
+      std::vector<std::byte> rows(stride * count + 16);
+      std::vector<Digest> expected(count), digests(count + 1, Digest{7, 7});
+      for (size_t i = 0; i < count; ++i) {
+        uint64_t words[2];
+        for (uint64_t& word : words) word = random() % 4 == 0 ? kEdges[random() % std::size(kEdges)] : random();
+        std::memcpy(&rows[i * stride], words, sizeof(words));
+        expected[i] = digest_of_128(pool.secret, words[0], words[1], tenant);
+      }
+      digests_of_128(pool.secret, rows.data(), stride, count, tenant, digests.data());
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(digests[i], expected[i]) << i << " of " << count << ", " << stride;
+      ASSERT_EQ(digests[count], (Digest{7, 7})) << count;
+    }
+}
+
 TEST(Hash, ReadyMadeDigestsStayDifferent) {
   // As engines make them: a few bits apart, or a counter.
   std::set<std::pair<uint64_t, uint64_t>> seen;

@@ -5,6 +5,11 @@
 #include <algorithm>
 
 #if defined(__SSE2__) && !defined(MARU_SIM) && !defined(__SANITIZE_THREAD__)
+// Its intrinsics begin with vectors that are undefined on purpose, of which g++ 12 warns (GCC bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 #define MARU_VECTOR_TAGS 1
 #endif
@@ -172,24 +177,36 @@ bool fetch_to_second_level() {
 
 }  // namespace
 
+#if defined(MARU_VECTOR_TAGS)
+// home_bucket() of eight keys at a time. A region has less than 2^32 buckets, so halves are enough.
+__attribute__((target("avx512f"))) size_t ExistsBatch::place_eights(size_t first, size_t end) {
+  using Eight __attribute__((vector_size(64))) = uint64_t;
+  const Eight buckets = Eight{} + region_.buckets();
+  const auto times_buckets = [&](const Eight& lower) __attribute__((target("avx512f"))) {
+    return Eight(_mm512_mul_epu32(__m512i(lower), __m512i(buckets)));
+  };
+  const Bucket* const all = &region_.bucket(0);
+  for (; first + 8 <= end; first += 8) {
+    const __m512i low_keys = _mm512_loadu_si512(digests_ + first), high_keys = _mm512_loadu_si512(digests_ + first + 4);
+    const Eight hi = Eight(_mm512_permutex2var_epi64(low_keys, __m512i(Eight{1, 3, 5, 7, 9, 11, 13, 15}), high_keys));
+    const Eight index = (times_buckets(hi >> 32) + (times_buckets(hi) >> 32)) >> 32;
+    _mm512_storeu_si512(&homes_[first % kRing], __m512i(index * sizeof(Bucket) + reinterpret_cast<uintptr_t>(all)));
+  }
+  return first;
+}
+#endif
+
 void ExistsBatch::place(size_t first, size_t end) {
+#if defined(MARU_VECTOR_TAGS)
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
+  if (has_avx512) first = place_eights(first, end);
+#endif
   const uint64_t buckets = region_.buckets();
   const Bucket* const all = &region_.bucket(0);
   for (size_t i = first; i < end; ++i)
     homes_[i % kRing] = all + uint64_t(static_cast<uint128>(digests_[i].hi) * buckets >> 64);
 }
 
-// For the key `i`: asks for the line of a key far behind it, and once more for the line of a nearer key. A prefetch is dropped
-// when the processor has too many misses in flight. Most dropped lines come with the second prefetch (of 200 k keys in the
-// third level of the cache 13 ns become 11).
-template <bool kFarToSecondLevel>
-inline void ExistsBatch::fetch(size_t i) const {
-  if constexpr (kFarToSecondLevel)
-    __builtin_prefetch(&homes_[(i + kAhead) % kRing]->tags, 0, 2);
-  else
-    __builtin_prefetch(&homes_[(i + kAhead) % kRing]->tags);
-  __builtin_prefetch(&homes_[(i + kNear) % kRing]->tags);
-}
 void ExistsBatch::fetch_first() const {
   for (size_t i = 0; i < kAhead; ++i) __builtin_prefetch(&homes_[i]->tags);
 }
@@ -214,33 +231,45 @@ void ExistsBatch::put_off(size_t i) {
 }
 
 // Members are read once: the bytes of `present` could be anything.
+//
+// Each key asks for the line of a key far behind it, and once more for the line of a nearer key. A prefetch is dropped when
+// the processor has too many misses in flight; most that were dropped come with the second one (of 200 k keys in the
+// third level of the cache 13 ns become 11).
+template <bool kFarToSecondLevel, typename Match>
+inline __attribute__((always_inline)) void ExistsBatch::compare_by(Match&& match, size_t first, size_t end) {
+  static_assert(kGroup % kNear == 0 && kAhead % kNear == 0 && kRing % kNear == 0);
+  for (; first < end; first += kNear) {
+    const size_t count = std::min(kNear, end - first);
+    const Digest* const digests = digests_ + first;
+    uint8_t* const present = present_ + first;
+    const Bucket* const* const homes = homes_ + first % kRing;
+    const Bucket* const* const near = homes_ + (first + kNear) % kRing;
+    const Bucket* const* const far = homes_ + (first + kAhead) % kRing;
+    for (size_t i = 0; i < count; ++i) {
+      __builtin_prefetch(&far[i]->tags, 0, kFarToSecondLevel ? 2 : 3);
+      __builtin_prefetch(&near[i]->tags);
+      const Bucket& home = *homes[i];
+      const uint64_t header = home.tags.header.load_acquire();  // [pairs bucket.header]
+      if (!settle(home, header, match(home.tags, digests[i].lo), present[i])) put_off(first + i);
+    }
+  }
+}
+
 template <bool kFarToSecondLevel>
 void ExistsBatch::compare(size_t first, size_t end) {
-  const Digest* const digests = digests_;
-  uint8_t* const present = present_;
-  for (size_t i = first; i < end; ++i) {
-    fetch<kFarToSecondLevel>(i);
-    const Bucket& home = *homes_[i % kRing];
-    const uint64_t header = home.tags.header.load_acquire();  // [pairs bucket.header]
-    if (!settle(home, header, match_tags(home.tags, digests[i].lo), present[i])) put_off(i);
-  }
+  compare_by<kFarToSecondLevel>(match_tags, first, end);
 }
 
 #if defined(MARU_VECTOR_TAGS)
 template <bool kFarToSecondLevel>
 __attribute__((target("avx512f"))) void ExistsBatch::compare_avx512(size_t first, size_t end) {
-  const Digest* const digests = digests_;
-  uint8_t* const present = present_;
-  for (size_t i = first; i < end; ++i) {
-    fetch<kFarToSecondLevel>(i);
-    const Bucket& home = *homes_[i % kRing];
-    const uint64_t header = home.tags.header.load_acquire();  // [pairs bucket.header]
+  const auto match = [](const BucketTags& line, uint64_t tag) __attribute__((target("avx512f"))) {
     // As in match_tags: each word is whole, and the header is read again.
-    const uint32_t bits =
-        _mm512_cmpeq_epi64_mask(_mm512_load_si512(&home.tags), _mm512_set1_epi64(int64_t(digests[i].lo))) >> 1;
+    const uint32_t bits = _mm512_cmpeq_epi64_mask(_mm512_load_si512(&line), _mm512_set1_epi64(int64_t(tag))) >> 1;
     __asm__ volatile("" ::: "memory");
-    if (!settle(home, header, bits, present[i])) put_off(i);
-  }
+    return bits;
+  };
+  compare_by<kFarToSecondLevel>(match, first, end);
 }
 #endif
 

@@ -115,7 +115,7 @@ class LaterKeys {
 // digests meanwhile costs little: the processor would wait for lines.
 class ExistsBatch {
  public:
-  static constexpr size_t kGroup = 16;
+  static constexpr size_t kGroup = 32;
   // digests: room for `count`, which run()'s hash fills. ret_present: `count` bytes, 1 or 0 for each key.
   ExistsBatch(const ControlRegion& region, const Digest* digests, size_t count, uint8_t* ret_present)
       : region_(region), digests_(digests), count_(count), present_(ret_present) {
@@ -146,11 +146,13 @@ class ExistsBatch {
   size_t finish();
 
  private:
-  static constexpr size_t kAhead = 2 * kGroup, kNear = 8;
+  static constexpr size_t kAhead = 2 * kGroup, kNear = kGroup / 2;
   static constexpr size_t kRing = 4 * kGroup;
   // The same with other instructions.
   using Compare = void (ExistsBatch::*)(size_t first, size_t end);
   static Compare fastest_compare();
+  template <bool kFarToSecondLevel, typename Match>
+  void compare_by(Match&& match, size_t first, size_t end);
   template <bool kFarToSecondLevel>
   void compare(size_t first, size_t end);
   template <bool kFarToSecondLevel>
@@ -158,8 +160,8 @@ class ExistsBatch {
   void put_off(size_t i);
   void finish_later();
   void place(size_t first, size_t end);
-  template <bool kFarToSecondLevel>
-  void fetch(size_t i) const;
+  // Of the keys from `first` on as many as are eights. Returns the first of the rest.
+  size_t place_eights(size_t first, size_t end);
   void fetch_first() const;
 
   const ControlRegion& region_;
