@@ -1,5 +1,5 @@
-// Finds the windows of a prompt for which the pool has a key. All windows are hashed, side by side in eight lanes, and asked for
-// in batches.
+// Finds the windows of a prompt for which the pool has a key. All windows are hashed, side by side in eight lanes, and looked
+// up in batches.
 //
 // A hash depends on the hash before it by a multiplication and a reduction, some ten cycles. Eight stretches of a batch are
 // hashed at once, so that the processor is never idle. Each begins with a hash from nothing, a multiplication for each token.
