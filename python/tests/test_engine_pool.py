@@ -79,6 +79,7 @@ def test_an_engine_goes_on_with_another_pool_of_the_name(marud_program, caplog, 
         start_with_another_pool(running)
         turns_until(lambda: pool.attached() is not first, pool, stores)
         turn(pool, stores)
+        turns_until(lambda: "attached" in said(caplog), pool, stores)  # the log follows the attachment
         second = pool.attached()
         assert second.client.geometry().uuid != first.client.geometry().uuid
         assert second.tenant == second.client.tenant("t")
@@ -103,6 +104,7 @@ def test_of_a_removed_pool_is_said_once_that_it_is_gone(marud_program, caplog):
         device(marud_program, running, "add", "default")
         turns_until(lambda: pool.attached() is not first, pool)
         turn(pool)
+        turns_until(lambda: "attached" in said(caplog), pool)
         second = pool.attached()
         assert second.client.exists(b"k", second.tenant) and said(caplog) == ["gone", "attached"]
         pool.close()
@@ -157,6 +159,7 @@ def test_an_engine_starts_without_marud_and_attaches_later(marud_program, caplog
         running.begin()
         turns_until(lambda: pool.attached() is not first, pool, stores)
         turn(pool, stores)
+        turns_until(lambda: "attached" in said(caplog), pool, stores)  # the log follows the attachment
         second = pool.attached()
         assert pool.is_attached and second.client.exists(b"k", second.tenant) is stores
         assert said(caplog) == ["not there", "attached"]
