@@ -35,14 +35,8 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-RecordedKey digest(const void* data, uint32_t size, uint32_t kind, uint64_t tenant) {
+[[gnu::noinline]] RecordedKey digest_of_other(const void* data, uint32_t size, uint32_t kind, uint64_t tenant) {
   if (data == nullptr) return {};
-  if (kind == MARU_KEY_DIGEST128 && size == sizeof(RecordedKey)) {  // it is as good as random
-    RecordedKey key;
-    std::memcpy(&key, data, sizeof(key));
-    key.high ^= tenant;
-    return key;
-  }
   if (kind == MARU_KEY_DIGEST256 && size == 2 * sizeof(RecordedKey)) {
     RecordedKey halves[2];
     std::memcpy(halves, data, sizeof(halves));
@@ -52,7 +46,16 @@ RecordedKey digest(const void* data, uint32_t size, uint32_t kind, uint64_t tena
   return {hash.low64, hash.high64};
 }
 
-RecordedKey digest(const maru_key& key) { return digest(key.data, key.size, key.kind, key.tenant); }
+inline RecordedKey digest(const void* data, uint32_t size, uint32_t kind, uint64_t tenant) {
+  if (kind != MARU_KEY_DIGEST128 || size != sizeof(RecordedKey) || data == nullptr)
+    return digest_of_other(data, size, kind, tenant);
+  RecordedKey key;  // it is as good as random
+  std::memcpy(&key, data, sizeof(key));
+  key.high ^= tenant;
+  return key;
+}
+
+inline RecordedKey digest(const maru_key& key) { return digest(key.data, key.size, key.kind, key.tenant); }
 
 // The facts of a call. Keys are read when the record is written.
 struct Told {
