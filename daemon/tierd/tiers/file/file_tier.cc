@@ -92,6 +92,7 @@ Result<void> FileTier::start() {
 }
 
 FileTier::~FileTier() {
+  if (!reclaim_.joinable()) return;  // start() failed: nothing was written, and nothing is under way
   Lock lock(mutex_);
   is_stopping_ = true;
   room_.notify_all();
