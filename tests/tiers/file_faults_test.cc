@@ -4,16 +4,33 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
 
+#include <atomic>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+namespace {
+
+struct Device {
+  std::atomic<bool> is_full = false;  // regions get no header, also in the place of an older one
+} device;
+
+}  // namespace
+
+extern "C" ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
+  if (device.is_full) return errno = ENOSPC, -1;
+  return ::syscall(SYS_pwrite64, file, data, bytes, offset);
+}
 
 namespace maru::test {
 namespace {
 
 constexpr uint64_t kRegionBytes = 64u << 10, kRegions = 6;
+constexpr int kEntriesOfRegion = 4;  // of entry()
 
 class FileFaults : public testing::Test {
  protected:
+  static TierEntry entry(char content = 'x') { return {"attributes", std::string(8000, content), 3}; }
   tierd::TierOptions options(tierd::TierOptions more = {}) const {
     tierd::TierOptions all = {{"path", directory_.file("log")},
                               {"capacity", std::to_string(tierd::kLogFirstRegion + kRegions * kRegionBytes)},
@@ -23,6 +40,7 @@ class FileFaults : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  std::unique_ptr<tierd::Tier> open(tierd::TierOptions more = {}) { return open_or_throw("file", options(more)); }
 
   TemporaryDirectory directory_;
 };
@@ -38,6 +56,24 @@ TEST_F(FileFaults, ATierThatCannotStartIsRefused) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_FALSE(tier);
   EXPECT_NE(tier.error().text().find("raise the limit of open files"), std::string::npos) << tier.error().text();
+}
+
+// As btrfs and ZFS, which take new room to replace a block.
+TEST_F(FileFaults, AFullFileSystemThatReplacesNoBlockCostsNoEntries) {
+  auto tier = open();
+  TierUser user(*tier);
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(user.store("key " + std::to_string(i), entry()), 0);
+  ASSERT_GT(tier->usage().evicted, 0u);
+  device.is_full = true;
+  int result = 0;
+  for (int i = 0; result == 0 && i < 60; ++i) result = user.store("more " + std::to_string(i), entry());
+  EXPECT_EQ(result, -ENOSPC);
+  EXPECT_GE(tier->usage().entries, (kRegions - 3) * kEntriesOfRegion) << "regions were given up that nothing can take";
+  device.is_full = false;
+  EXPECT_TRUE(wait_until([&] { return user.store("later", entry()) == 0; }));
+  const uint64_t entries = tier->usage().entries;
+  tier = nullptr;
+  EXPECT_LE(open()->usage().entries, entries) << "entries that had gone are back";
 }
 
 }  // namespace

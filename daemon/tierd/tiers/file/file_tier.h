@@ -4,8 +4,8 @@
 //           write is done.
 // load      one read of the whole record; header, key and payload verify, or it is a miss and the entry is forgotten.
 // delete    the index at once, then a tombstone.
-// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region,
-//           the others go; then the region gets a new header and is clean.
+// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region;
+//           then the region gets a new header, the other entries go, and it is clean.
 //
 // Threads: any for each function. Callbacks of transfers come from threads of Transfers. One lock; no thread holds it over I/O.
 #pragma once
@@ -79,7 +79,8 @@ class FileTier {
   void make_clean(Lock& lock);
   void move_used(uint32_t index, Lock& lock);
   bool move_entry(uint32_t index, const LogEntry& entry, Lock& lock);
-  bool prepare(uint32_t index, Lock& lock);
+  int prepare(uint32_t index, Lock& lock);
+  void refuse_waiting(int result);
 
   const FileTierWish wish_;
   BlockFile file_;
