@@ -7,19 +7,37 @@
 #include <atomic>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 namespace {
 
+// Of each counter, so many calls fail or wait.
 struct Device {
-  std::atomic<bool> is_full = false;  // regions get no header, also in the place of an older one
+  std::atomic<bool> is_full = false;               // regions get no header, also in the place of an older one
+  std::atomic<int> bad_reads = 0, bad_writes = 0;  // of records
 } device;
+
+bool takes_one(std::atomic<int>& counter) {
+  int left = counter;
+  while (left > 0 && !counter.compare_exchange_weak(left, left - 1)) {
+  }
+  return left > 0;
+}
 
 }  // namespace
 
 extern "C" ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
   if (device.is_full) return errno = ENOSPC, -1;
   return ::syscall(SYS_pwrite64, file, data, bytes, offset);
+}
+extern "C" ssize_t preadv(int file, const iovec* pieces, int n, off_t offset) {
+  if (takes_one(device.bad_reads)) return errno = EIO, -1;
+  return ::syscall(SYS_preadv, file, pieces, n, offset, 0);
+}
+extern "C" ssize_t pwritev2(int file, const iovec* pieces, int n, off_t offset, int flags) {
+  if (takes_one(device.bad_writes)) return errno = EIO, -1;
+  return ::syscall(SYS_pwritev2, file, pieces, n, offset, 0, flags);
 }
 
 namespace maru::test {
@@ -41,6 +59,8 @@ class FileFaults : public testing::Test {
     return all;
   }
   std::unique_ptr<tierd::Tier> open(tierd::TierOptions more = {}) { return open_or_throw("file", options(more)); }
+  // The readers write, by calls that can fail here.
+  std::unique_ptr<tierd::Tier> open_without_ring() { return open({{"io_uring", "false"}}); }
 
   TemporaryDirectory directory_;
 };
@@ -74,6 +94,37 @@ TEST_F(FileFaults, AFullFileSystemThatReplacesNoBlockCostsNoEntries) {
   const uint64_t entries = tier->usage().entries;
   tier = nullptr;
   EXPECT_LE(open()->usage().entries, entries) << "entries that had gone are back";
+}
+
+TEST_F(FileFaults, ADeletionReachesWhatCouldNotBeRead) {
+  {
+    const auto tier = open();
+    TierUser user(*tier);
+    ASSERT_EQ(user.store("key", entry()), 0);
+    device.bad_reads = 1;
+    int result = 0;
+    EXPECT_FALSE(user.load("key", &result));
+    EXPECT_EQ(result, -EIO);
+    EXPECT_EQ(user.lookup("key").result, -ENOENT);
+    EXPECT_EQ(user.remove("key"), 0);
+    EXPECT_EQ(user.remove("key"), -ENOENT);
+  }
+  const auto tier = open();
+  EXPECT_EQ(TierUser(*tier).lookup("key").result, -ENOENT) << "a deleted entry is back";
+}
+
+TEST_F(FileFaults, ADeletionThatFailedCanBeRepeated) {
+  {
+    const auto tier = open_without_ring();
+    TierUser user(*tier);
+    ASSERT_EQ(user.store("key", entry()), 0);
+    device.bad_writes = 1;
+    EXPECT_EQ(user.remove("key"), -EIO);
+    EXPECT_EQ(user.lookup("key").result, -ENOENT);
+    EXPECT_EQ(user.remove("key"), 0);
+  }
+  const auto tier = open();
+  EXPECT_EQ(TierUser(*tier).lookup("key").result, -ENOENT) << "a deleted entry is back";
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -72,6 +73,7 @@ class FileTier {
   bool serve(const maru_tier_request& request, Lock& lock);
   void finish(uint64_t ticket, int result, const LogEntry* entry = nullptr);
   void end_write(uint32_t region, Lock& lock);
+  void keep_unproven(const std::string& key, uint32_t region);
 
   // The thread that makes room.
   void run_reclaim();
@@ -91,6 +93,9 @@ class FileTier {
   RegionTable table_;
   std::deque<maru_tier_request> waiting_;  // for a clean region, or for a key that is being moved
   std::string moving_key_;                 // of the entry that is being moved; empty: none
+  // Keys of records that the device may have and the index does not lead to, as a read or a write failed; each with the newest
+  // region of such a record. The next start may find it, so a deletion writes a tombstone. The regions bound their number.
+  std::map<std::string, uint32_t, std::less<>> unproven_;
   uint64_t evicted_ = 0, damaged_ = 0, reinserted_ = 0, in_flight_ = 0;
   std::chrono::steady_clock::time_point full_until_ = {};  // fresh regions are left alone: the file system was full
   bool is_stopping_ = false;

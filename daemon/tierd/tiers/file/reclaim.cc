@@ -106,6 +106,7 @@ bool FileTier::move_entry(uint32_t index, const LogEntry& entry, Lock& lock) {
   const int result = done.get_future().get();
   lock.lock();
   const bool has_moved = result == 0 && table_.moved(*place, std::move(moved), index);
+  if (!has_moved) keep_unproven(entry.key, place->region);
   reinserted_ += has_moved;
   end_write(place->region, lock);
   return has_moved;
@@ -130,6 +131,7 @@ int FileTier::prepare(uint32_t index, Lock& lock) {
   }
   // The next start will not find its entries, so the index gives them up, too. Reads that have begun end first.
   evicted_ += table_.forget_region(index);
+  std::erase_if(unproven_, [&](const auto& key_and_region) { return key_and_region.second == index; });
   quiet_.wait(lock, [&] { return is_stopping_ || region.reads == 0; });
   if (region.reads > 0) return 0;  // the tier ends
   region = Region{};
