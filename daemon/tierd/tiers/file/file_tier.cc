@@ -92,6 +92,7 @@ Result<void> FileTier::start() {
 }
 
 FileTier::~FileTier() {
+  if (!reclaim_.joinable()) return;  // start() failed: nothing was written, and nothing is under way
   Lock lock(mutex_);
   is_stopping_ = true;
   room_.notify_all();
@@ -201,8 +202,10 @@ void FileTier::loaded(Record& record, int result) {
   if (result == -EBADMSG) ++damaged_;
   // An entry that cannot be read once is not tried again.
   if (const IndexedEntry* const found = result < 0 && result != -ECANCELED ? table_.find(record.entry.key) : nullptr;
-      found && table_.entry_of(*found).sequence == record.entry.sequence)
+      found && table_.entry_of(*found).sequence == record.entry.sequence) {
+    keep_unproven(record.entry.key, found->region);
     table_.forget(record.entry.key);
+  }
   if (--region.reads == 0) quiet_.notify_all();
   finish(request.ticket, result, &record.entry);
 }
@@ -236,7 +239,7 @@ bool FileTier::store(const maru_tier_request& request, Lock& lock) {
 }
 
 bool FileTier::remove(const maru_tier_request& request, Lock& lock) {
-  if (!table_.find(key_of(request))) {
+  if (!table_.find(key_of(request)) && !unproven_.contains(key_of(request))) {
     finish(request.ticket, -ENOENT);
     return true;
   }
@@ -268,7 +271,8 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
   if (payload) copy_bytes(record->own.data(), payload + record->in_place, entry.payload_bytes - record->in_place);
   write_record_header(record->header.all(), file_.id(), table_.region(place->region).sequence, entry, attributes);
   // A record that takes the place of another must outlast it when the power fails.
-  const bool is_durable = entry.is_tombstone() || table_.find(entry.key) != nullptr;
+  const bool is_durable = entry.is_tombstone() || table_.find(entry.key) != nullptr || unproven_.contains(entry.key);
+  writing_.insert(entry.key);
   lock.unlock();
   transfers_->write({.pieces = record->pieces(memory),
                      .offset = file_.region_offset(place->region) + place->offset,
@@ -280,7 +284,13 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
 
 void FileTier::written(Record& record, int result) {
   Lock lock(mutex_);
-  if (result == 0) table_.written(record.place, std::move(record.entry));
+  writing_.erase(record.entry.key);
+  if (result == 0) {
+    unproven_.erase(record.entry.key);
+    table_.written(record.place, std::move(record.entry));
+  } else {
+    keep_unproven(record.entry.key, record.place.region);
+  }
   if (result == -ENOSPC || result == -EDQUOT) {
     // Regions that were written before have their room; the others are left alone for a while.
     full_until_ = std::chrono::steady_clock::now() + kFullPause;
@@ -290,6 +300,11 @@ void FileTier::written(Record& record, int result) {
   }
   end_write(record.place.region, lock);
   finish(record.request.ticket, result);
+}
+
+void FileTier::keep_unproven(const std::string& key, uint32_t region) {
+  uint32_t& newest = unproven_.try_emplace(key, region).first->second;
+  if (table_.region(newest).sequence < table_.region(region).sequence) newest = region;
 }
 
 // The last of a closed region's writes takes its footer along.

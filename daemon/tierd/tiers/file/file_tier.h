@@ -4,8 +4,8 @@
 //           write is done.
 // load      one read of the whole record; header, key and payload verify, or it is a miss and the entry is forgotten.
 // delete    the index at once, then a tombstone.
-// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region,
-//           the others go; then the region gets a new header and is clean.
+// give up   the region with the lowest sequence: entries that were loaded since they were written move to the open region;
+//           then the region gets a new header, the other entries go, and it is clean.
 //
 // Threads: any for each function. Callbacks of transfers come from threads of Transfers. One lock; no thread holds it over I/O.
 #pragma once
@@ -19,6 +19,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -72,6 +73,7 @@ class FileTier {
   bool serve(const maru_tier_request& request, Lock& lock);
   void finish(uint64_t ticket, int result, const LogEntry* entry = nullptr);
   void end_write(uint32_t region, Lock& lock);
+  void keep_unproven(const std::string& key, uint32_t region);
 
   // The thread that makes room.
   void run_reclaim();
@@ -79,7 +81,8 @@ class FileTier {
   void make_clean(Lock& lock);
   void move_used(uint32_t index, Lock& lock);
   bool move_entry(uint32_t index, const LogEntry& entry, Lock& lock);
-  bool prepare(uint32_t index, Lock& lock);
+  int prepare(uint32_t index, Lock& lock);
+  void refuse_waiting(int result);
 
   const FileTierWish wish_;
   BlockFile file_;
@@ -90,6 +93,10 @@ class FileTier {
   RegionTable table_;
   std::deque<maru_tier_request> waiting_;  // for a clean region, or for a key that is being moved
   std::string moving_key_;                 // of the entry that is being moved; empty: none
+  std::set<std::string> writing_;          // keys of stores and deletions under way; their entries are not moved
+  // Keys of records that the device may have and the index does not lead to, as a read or a write failed; each with the newest
+  // region of such a record. The next start may find it, so a deletion writes a tombstone. The regions bound their number.
+  std::map<std::string, uint32_t, std::less<>> unproven_;
   uint64_t evicted_ = 0, damaged_ = 0, reinserted_ = 0, in_flight_ = 0;
   std::chrono::steady_clock::time_point full_until_ = {};  // fresh regions are left alone: the file system was full
   bool is_stopping_ = false;

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <future>
+#include <utility>
 
 namespace maru::tierd {
 
@@ -31,7 +32,7 @@ void FileTier::run_reclaim() {
 void FileTier::make_clean(Lock& lock) {
   const bool is_full = std::chrono::steady_clock::now() < full_until_;
   if (!is_full) {
-    if (const auto fresh = table_.take_fresh()) {
+    if (const auto fresh = table_.any_fresh()) {
       (void)prepare(*fresh, lock);
       return;
     }
@@ -39,22 +40,21 @@ void FileTier::make_clean(Lock& lock) {
   const auto oldest = table_.oldest_closed();
   if (!oldest) {
     // Nothing is written yet, and the disk is full: the waiting requests learn it.
-    if (is_full)
-      while (!waiting_.empty()) {
-        finish(waiting_.front().ticket, -ENOSPC);
-        waiting_.pop_front();
-      }
+    if (is_full) refuse_waiting(-ENOSPC);
     return;
   }
   move_used(*oldest, lock);
-  // Reads that have begun end first; no new one begins, as the index does not know these entries any more.
-  evicted_ += table_.forget_region(*oldest);
-  quiet_.wait(lock, [&] { return is_stopping_ || table_.region(*oldest).reads == 0; });
   if (is_stopping_) return;
-  (void)prepare(*oldest, lock);
+  // It stays the oldest. No other region goes before it, as its tombstones may deny this region's records.
+  if (const int result = prepare(*oldest, lock); result < 0) refuse_waiting(result);
 }
 
-// Entries that were loaded since they were written, as many bytes as are allowed.
+void FileTier::refuse_waiting(int result) {
+  for (const maru_tier_request& request : std::exchange(waiting_, {})) finish(request.ticket, result);
+}
+
+// Entries that were loaded since they were written, as many bytes as are allowed. While a key is being written, its entry stays.
+// Its moved record could outlast the record, or the tombstone, that takes its place.
 void FileTier::move_used(uint32_t index, Lock& lock) {
   uint64_t budget = file_.region_bytes() / 100 * wish_.reinsert_percent;
   const std::vector<LogEntry> entries = table_.region(index).entries;
@@ -63,7 +63,7 @@ void FileTier::move_used(uint32_t index, Lock& lock) {
     const IndexedEntry* const found = entry.is_tombstone() ? nullptr : table_.find(entry.key);
     const bool is_used =
         found && found->region == index && found->uses > 0 && table_.entry_of(*found).sequence == entry.sequence;
-    if (!is_used || entry.record_bytes() > budget) continue;
+    if (!is_used || writing_.contains(entry.key) || entry.record_bytes() > budget) continue;
     moving_key_ = entry.key;
     if (move_entry(index, entry, lock)) budget -= entry.record_bytes();
     moving_key_.clear();
@@ -107,32 +107,39 @@ bool FileTier::move_entry(uint32_t index, const LogEntry& entry, Lock& lock) {
   const int result = done.get_future().get();
   lock.lock();
   const bool has_moved = result == 0 && table_.moved(*place, std::move(moved), index);
+  if (!has_moved) keep_unproven(entry.key, place->region);
   reinserted_ += has_moved;
   end_write(place->region, lock);
   return has_moved;
 }
 
-// A header with the next sequence; then the region is clean.
-bool FileTier::prepare(uint32_t index, Lock& lock) {
-  Region& region = table_.region(index);
-  region = Region{};
-  region.state = RegionState::kPreparing;
-  region.sequence = table_.next_sequence();
+// A header with the next sequence; then the region is clean. Returns 0, or -errno: then a closed region is as before. Some file
+// systems take new room to replace a block, and may be full.
+int FileTier::prepare(uint32_t index, Lock& lock) {
+  const uint64_t sequence = table_.next_sequence();
   AlignedBytes block(kLogBlock);
-  write_region_header(block.all(), file_.id(), index, region.sequence);
+  write_region_header(block.all(), file_.id(), index, sequence);
   lock.unlock();
   const auto put = file_.write(block.data(), block.size(), file_.region_offset(index));
   lock.lock();
-  if (put) {
-    region.state = RegionState::kClean;
-    table_.add_clean(index);
-    return true;
+  Region& region = table_.region(index);
+  if (!put) {
+    // A region that holds nothing is tried again as a fresh one.
+    if (region.state != RegionState::kClosed) region = Region{};
+    if (put.error().code == ENOSPC || put.error().code == EDQUOT)
+      full_until_ = std::chrono::steady_clock::now() + kFullPause;
+    return -put.error().code;
   }
-  // It holds nothing, and is tried again as a fresh one.
+  // The next start will not find its entries, so the index gives them up, too. Reads that have begun end first.
+  evicted_ += table_.forget_region(index);
+  std::erase_if(unproven_, [&](const auto& key_and_region) { return key_and_region.second == index; });
+  quiet_.wait(lock, [&] { return is_stopping_ || region.reads == 0; });
+  if (region.reads > 0) return 0;  // the tier ends
   region = Region{};
-  if (put.error().code == ENOSPC || put.error().code == EDQUOT)
-    full_until_ = std::chrono::steady_clock::now() + kFullPause;
-  return false;
+  region.state = RegionState::kClean;
+  region.sequence = sequence;
+  table_.add_clean(index);
+  return 0;
 }
 
 }  // namespace maru::tierd

@@ -34,12 +34,9 @@ std::optional<uint32_t> RegionTable::close_open() {
   return std::exchange(open_, std::nullopt);
 }
 
-std::optional<uint32_t> RegionTable::take_fresh() {
-  for (uint32_t i = 0; i < regions_.size(); ++i) {
-    if (regions_[i].state != RegionState::kFresh) continue;
-    regions_[i].state = RegionState::kPreparing;
-    return i;
-  }
+std::optional<uint32_t> RegionTable::any_fresh() const {
+  for (uint32_t i = 0; i < regions_.size(); ++i)
+    if (regions_[i].state == RegionState::kFresh) return i;
   return std::nullopt;
 }
 

@@ -2,7 +2,7 @@
 //
 // A region's life:
 //
-//   FRESH --prepare--> CLEAN --open--> OPEN --full--> CLOSED --give up--> PREPARING --> CLEAN
+//   FRESH --prepare--> CLEAN --open--> OPEN --full--> CLOSED --give up--> CLEAN
 //
 // FRESH regions were never written in this file, so the file system may have no room for them. CLEAN regions have a header on
 // the device, with their next sequence. At most one is OPEN.
@@ -25,7 +25,7 @@
 
 namespace maru::tierd {
 
-enum class RegionState : uint8_t { kFresh, kPreparing, kClean, kOpen, kClosed };
+enum class RegionState : uint8_t { kFresh, kClean, kOpen, kClosed };
 
 struct Region {
   RegionState state = RegionState::kFresh;
@@ -80,7 +80,7 @@ class RegionTable {
   void add_clean(uint32_t index) { clean_.push_back(index); }
   size_t clean_count() const { return clean_.size(); }
   // A region that holds nothing and has no header; nothing: none is left.
-  std::optional<uint32_t> take_fresh();
+  std::optional<uint32_t> any_fresh() const;
   // The closed region with the lowest sequence, if no write is under way in it.
   std::optional<uint32_t> oldest_closed() const;
 
