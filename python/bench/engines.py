@@ -123,26 +123,28 @@ class Bench:
             print(f"  {name:34}{statistics.median(seconds) * 1e3:9.2f}")
 
     def turns(self):
-        """Conversations that go to one of two engines by chance: tokens of prompts and answers a second."""
+        """Conversations that go to one of two engines by chance: tokens of prompts and answers a second. Two without connector
+        and two with marud take turns."""
         few = dict(num_gpu_blocks_override=72, max_model_len=6144)
-        rates = {}
-        for name, begin in {"no connector": self.start, "marud": self.maru}.items():
-            pair = [begin(f"turns {name} {i}", **few) for i in range(2)]
-            chance, talks, seconds, tokens, cached = random.Random(5), [self.prompt(1500) for _ in range(12)], 0.0, 0, 0
-            for engine in pair:
-                engine.answers([self.prompt(1000)], 4)
-            for _ in range(3 * len(talks)):
-                at = chance.randrange(len(talks))
-                answer = chance.choice(pair).answers([talks[at]], 32)
-                seconds, tokens = seconds + answer["seconds"], tokens + len(talks[at]) + 32
-                cached += answer["cached"][0]
-                talks[at] = talks[at] + answer["tokens"][0] + self.prompt(200)
-                for engine in pair:
-                    engine.ask("settle")
-            rates[name] = tokens / seconds
-            print(f"conversations, {name:14} {tokens / seconds:9.0f} tokens/s, {100 * cached / tokens:.0f} % of them cached")
-            for engine in pair:
-                engine.end()
+        pairs = {name: [begin(f"turns {name} {i}", **few) for i in range(2)]
+                 for name, begin in {"no connector": self.start, "marud": self.maru}.items()}
+        for engine in sum(pairs.values(), []):
+            engine.answers([self.prompt(1000)], 4)
+        beginnings = [self.prompt(1500) for _ in range(12)]
+        talks = {name: list(beginnings) for name in pairs}
+        spent = {name: [0.0, 0, 0] for name in pairs}  # seconds, tokens, those of them that were cached
+        for _ in range(3 * len(beginnings)):
+            at, which, more = self.chance.randrange(len(beginnings)), self.chance.randrange(2), self.prompt(200)
+            for name in self.chance.sample(list(pairs), len(pairs)):
+                prompt = talks[name][at]
+                answer = pairs[name][which].answers([prompt], 32)
+                noted = answer["seconds"], len(prompt) + 32, answer["cached"][0]
+                spent[name] = [total + one for total, one in zip(spent[name], noted)]
+                talks[name][at] = prompt + answer["tokens"][0] + more
+                pairs[name][which].ask("settle")
+        rates = {name: tokens / seconds for name, (seconds, tokens, _) in spent.items()}
+        for name, (_, tokens, cached) in spent.items():
+            print(f"conversations, {name:14} {rates[name]:9.0f} tokens/s, {100 * cached / tokens:.0f} % of them cached")
         print(f"conversations: {rates['marud'] / rates['no connector']:.2f} times as fast with marud")
 
 
