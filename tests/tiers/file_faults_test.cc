@@ -14,8 +14,10 @@ namespace {
 
 // Of each counter, so many calls fail or wait.
 struct Device {
-  std::atomic<bool> is_full = false;               // regions get no header, also in the place of an older one
-  std::atomic<int> bad_reads = 0, bad_writes = 0;  // of records
+  std::atomic<bool> is_full = false;                 // regions get no header, also in the place of an older one
+  std::atomic<int> bad_reads = 0, bad_writes = 0;    // of records
+  std::atomic<int> slow_writes = 0;                  // of records of the key "slow"
+  std::atomic<bool> holds = false, is_held = false;  // until `holds` ends
 } device;
 
 bool takes_one(std::atomic<int>& counter) {
@@ -37,6 +39,12 @@ extern "C" ssize_t preadv(int file, const iovec* pieces, int n, off_t offset) {
 }
 extern "C" ssize_t pwritev2(int file, const iovec* pieces, int n, off_t offset, int flags) {
   if (takes_one(device.bad_writes)) return errno = EIO, -1;
+  const std::string_view begin(static_cast<const char*>(pieces[0].iov_base), pieces[0].iov_len);
+  const bool is_slow = begin.substr(sizeof(maru::tierd::RecordHeader)).starts_with("slow");
+  if (is_slow && takes_one(device.slow_writes)) {
+    device.is_held = true;
+    device.holds.wait(true);
+  }
   return ::syscall(SYS_pwritev2, file, pieces, n, offset, 0, flags);
 }
 
@@ -125,6 +133,34 @@ TEST_F(FileFaults, ADeletionThatFailedCanBeRepeated) {
   }
   const auto tier = open();
   EXPECT_EQ(TierUser(*tier).lookup("key").result, -ENOENT) << "a deleted entry is back";
+}
+
+// Otherwise the record of before would lie in a newer region than the record that takes its place, and outlast it.
+TEST_F(FileFaults, AnEntryIsNotMovedPastAStoreOfItsKey) {
+  {
+    const auto tier = open_without_ring();
+    TierUser user(*tier);
+    int stored = 0;
+    const auto store_next = [&] { ASSERT_EQ(user.store("filler " + std::to_string(stored++), entry()), 0); };
+    ASSERT_EQ(user.store("slow", entry('1')), 0);
+    ASSERT_TRUE(user.load("slow"));
+    // The new record is the last in region 3. Region 4 then leaves one clean region, so region 0 is given up.
+    while (stored < 4 * kEntriesOfRegion - 2) store_next();
+    device.holds = true;
+    device.slow_writes = 1;
+    const uint64_t ticket = user.begin(MARU_TIER_STORE, "slow", entry('2'));
+    ASSERT_TRUE(wait_until([] { return device.is_held.load(); }));
+    store_next();
+    EXPECT_TRUE(wait_until([&] { return tier->usage().evicted > 0; }));
+    device.holds = false;
+    device.holds.notify_all();
+    EXPECT_EQ(user.finish(ticket).result, 0);
+    user.drop(ticket);
+    while (stored < 100 && user.lookup("slow").result == 0) store_next();
+    EXPECT_EQ(user.lookup("slow").result, -ENOENT);
+  }
+  const auto tier = open();
+  EXPECT_EQ(TierUser(*tier).lookup("slow").result, -ENOENT) << "a replaced entry is back";
 }
 
 }  // namespace

@@ -272,6 +272,7 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
   write_record_header(record->header.all(), file_.id(), table_.region(place->region).sequence, entry, attributes);
   // A record that takes the place of another must outlast it when the power fails.
   const bool is_durable = entry.is_tombstone() || table_.find(entry.key) != nullptr || unproven_.contains(entry.key);
+  writing_.insert(entry.key);
   lock.unlock();
   transfers_->write({.pieces = record->pieces(memory),
                      .offset = file_.region_offset(place->region) + place->offset,
@@ -283,6 +284,7 @@ bool FileTier::write_entry(std::shared_ptr<Record> record, const void* attribute
 
 void FileTier::written(Record& record, int result) {
   Lock lock(mutex_);
+  writing_.erase(record.entry.key);
   if (result == 0) {
     unproven_.erase(record.entry.key);
     table_.written(record.place, std::move(record.entry));

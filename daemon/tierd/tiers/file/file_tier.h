@@ -93,6 +93,7 @@ class FileTier {
   RegionTable table_;
   std::deque<maru_tier_request> waiting_;  // for a clean region, or for a key that is being moved
   std::string moving_key_;                 // of the entry that is being moved; empty: none
+  std::set<std::string> writing_;          // keys of stores and deletions under way; their entries are not moved
   // Keys of records that the device may have and the index does not lead to, as a read or a write failed; each with the newest
   // region of such a record. The next start may find it, so a deletion writes a tombstone. The regions bound their number.
   std::map<std::string, uint32_t, std::less<>> unproven_;

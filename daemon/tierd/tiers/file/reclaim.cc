@@ -53,7 +53,8 @@ void FileTier::refuse_waiting(int result) {
   for (const maru_tier_request& request : std::exchange(waiting_, {})) finish(request.ticket, result);
 }
 
-// Entries that were loaded since they were written, as many bytes as are allowed.
+// Entries that were loaded since they were written, as many bytes as are allowed. An entry whose key is being written stays.
+// Its moved record could outlast the record, or the tombstone, that takes its place.
 void FileTier::move_used(uint32_t index, Lock& lock) {
   uint64_t budget = file_.region_bytes() / 100 * wish_.reinsert_percent;
   const std::vector<LogEntry> entries = table_.region(index).entries;
@@ -62,7 +63,7 @@ void FileTier::move_used(uint32_t index, Lock& lock) {
     const IndexedEntry* const found = entry.is_tombstone() ? nullptr : table_.find(entry.key);
     const bool is_used =
         found && found->region == index && found->uses > 0 && table_.entry_of(*found).sequence == entry.sequence;
-    if (!is_used || entry.record_bytes() > budget) continue;
+    if (!is_used || writing_.contains(entry.key) || entry.record_bytes() > budget) continue;
     moving_key_ = entry.key;
     if (move_entry(index, entry, lock)) budget -= entry.record_bytes();
     moving_key_.clear();
