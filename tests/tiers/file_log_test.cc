@@ -238,22 +238,31 @@ TEST_F(FileLog, BadConfigurationsAreRefusedAndNothingIsOverwritten) {
   EXPECT_NE(refusal(lost).find("\"capactiy\" is unknown"), std::string::npos) << refusal(lost);
 }
 
-TEST_F(FileLog, OtherCapacitiesKeepWhatStillHasItsPlace) {
+TEST_F(FileLog, ALargerCapacityKeepsAllEntries) {
   const TierEntry entry = {"attributes", std::string(30'000, 'x'), 5};
   {
     const auto tier = open();
     TierUser user(*tier);
     for (int i = 0; i < 4; ++i) ASSERT_EQ(user.store("key " + std::to_string(i), entry), 0);
   }
+  const auto tier = open_or_throw("file", options(2 * kCapacity));
+  EXPECT_EQ(tier->usage().entries, 4u);
+}
+
+TEST_F(FileLog, ASmallerCapacityRevivesNothing) {
+  const TierEntry entry = {"attributes", std::string(30'000, 'x'), 5};
   {
     const auto tier = open_or_throw("file", options(2 * kCapacity));
-    EXPECT_EQ(tier->usage().entries, 4u);
+    TierUser user(*tier);
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(user.store("key " + std::to_string(i), entry), 0);
+    ASSERT_EQ(user.remove("key 5"), 0);  // in the tenth region, which is cut off
   }
-  const auto tier = open_or_throw("file", options(tierd::kLogFirstRegion + 4 * kRegionBytes));
-  TierUser user(*tier);
-  for (int i = 0; i < 4; ++i) {
-    const auto found = user.load("key " + std::to_string(i));
-    EXPECT_TRUE(!found || *found == entry);
+  const uint64_t nine_regions = tierd::kLogFirstRegion + 9 * kRegionBytes;
+  for (const uint64_t capacity : {nine_regions, 2 * kCapacity}) {
+    const auto tier = open_or_throw("file", options(capacity));
+    TierUser user(*tier);
+    EXPECT_EQ(user.lookup("key 5").result, -ENOENT) << "a deleted entry is back";
+    EXPECT_EQ(user.store("key", entry), 0);
   }
 }
 

@@ -111,12 +111,15 @@ Result<BlockFile> BlockFile::open(const BlockFileWish& wish) {
 
   log.regions_ = *regions;
   if (auto known = log.recognise(wish, bytes); !known) return tl::unexpected(known.error());
-  // From here on it is a log, and ours. Room is taken as it is written, and never past the capacity.
-  if (!log.is_device_ && ::ftruncate(log.file_.get(), off_t(needed)) != 0)
-    return failure(errno, "give the log " + log.path_ + " its size of " + in_mebibytes(needed));
+  // From here on it is a log, and ours. A new id is on the device before regions of an old log are cut off or written.
   AlignedBytes block(kLogBlock);
   write_superblock(block.all(), log.region_bytes_, log.regions_, log.id_);
   if (auto written = log.write(block.data(), block.size(), 0); !written) return tl::unexpected(written.error());
+  if (log.was_made_now_ && ::fdatasync(log.file_.get()) != 0)
+    return failure(errno, "write " + log.path_ + " to its device");
+  // Room is taken as it is written, and never past the capacity.
+  if (!log.is_device_ && ::ftruncate(log.file_.get(), off_t(needed)) != 0)
+    return failure(errno, "give the log " + log.path_ + " its size of " + in_mebibytes(needed));
   log.try_direct(wish);
   if (wish.direct == DirectWish::kYes && !log.is_direct())
     return failure(EINVAL, "use the log " + log.path_ + " with direct = \"yes\": " + log.direct_trouble_ +
@@ -143,8 +146,11 @@ Result<void> BlockFile::recognise(const BlockFileWish& wish, uint64_t bytes) {
                                  "; set region_bytes to " + in_mebibytes(block->region_bytes) +
                                  ", or set force = true for one start, "
                                  "which empties the log");
-    id_ = block->id;
-    return {};
+    // With fewer regions it begins anew: the lost ones may have had the tombstones and replacements of records in the others.
+    if (block->regions <= regions_) {
+      id_ = block->id;
+      return {};
+    }
   }
   if (!is_log && !is_zero(begin.all()) && !wish.force)
     return failure(EEXIST, "use " + path_ +

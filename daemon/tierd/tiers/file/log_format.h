@@ -57,7 +57,7 @@ struct Superblock {
   uint32_t version;
   uint32_t reserved0;
   uint64_t region_bytes;
-  uint64_t regions;   // may grow and shrink from one start to the next
+  uint64_t regions;   // may grow from one start to the next; with fewer the log begins anew
   LogId id;           // random; all checksums of this log depend on it
   uint64_t checksum;  // of the fields above
 };
