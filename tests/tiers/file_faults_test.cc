@@ -5,6 +5,9 @@
 #include "tests/tiers/tier_user.h"
 
 #include <atomic>
+#include <cstring>
+#include <dlfcn.h>
+#include <liburing.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -18,6 +21,7 @@ struct Device {
   std::atomic<int> bad_reads = 0, bad_writes = 0;    // of records
   std::atomic<int> slow_writes = 0;                  // of records of the key "slow"
   std::atomic<bool> holds = false, is_held = false;  // until `holds` ends
+  std::atomic<int> refused_submits = 0;
 } device;
 
 bool takes_one(std::atomic<int>& counter) {
@@ -46,6 +50,10 @@ extern "C" ssize_t pwritev2(int file, const iovec* pieces, int n, off_t offset, 
     device.holds.wait(true);
   }
   return ::syscall(SYS_pwritev2, file, pieces, n, offset, 0, flags);
+}
+extern "C" int io_uring_submit(io_uring* ring) {
+  static const auto real = reinterpret_cast<int (*)(io_uring*)>(::dlsym(RTLD_NEXT, "io_uring_submit"));
+  return takes_one(device.refused_submits) ? -EAGAIN : real(ring);
 }
 
 namespace maru::test {
@@ -161,6 +169,15 @@ TEST_F(FileFaults, AnEntryIsNotMovedPastAStoreOfItsKey) {
   }
   const auto tier = open();
   EXPECT_EQ(TierUser(*tier).lookup("slow").result, -ENOENT) << "a replaced entry is back";
+}
+
+TEST_F(FileFaults, AWriteThatTheKernelHadNoMemoryForIsSubmittedAgain) {
+  const auto tier = open();
+  if (std::strstr(tier->health().text, "io_uring") != nullptr) GTEST_SKIP() << tier->health().text;
+  TierUser user(*tier);
+  device.refused_submits = 2;
+  EXPECT_EQ(user.store("key", entry()), 0);
+  EXPECT_EQ(user.load("key"), entry());
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <poll.h>
 #include <utility>
 
 namespace maru::tierd {
@@ -10,6 +12,7 @@ namespace maru::tierd {
 namespace {
 
 constexpr unsigned kRingEntries = 256;
+constexpr std::chrono::milliseconds kSubmitPause{1000};  // after the kernel had no memory for a write
 
 // Drops so many bytes from the beginning of the pieces.
 void advance(std::array<iovec, 3>& pieces, uint64_t bytes) {
@@ -138,9 +141,13 @@ void Transfers::run_ring() {
   block_signals();
   for (;;) {
     io_uring_cqe* completion = nullptr;
-    if (const int result = io_uring_wait_cqe(&ring_, &completion); result < 0) {
-      if (result == -EINTR) continue;
-      return;
+    if (io_uring_peek_cqe(&ring_, &completion) != 0) {
+      pollfd ready = {ring_.ring_fd, POLLIN, 0};
+      if (::poll(&ready, 1, int(kSubmitPause.count())) > 0) continue;
+      // A submission that failed leaves its writes in the ring. The next one takes them along, and may never come.
+      const std::lock_guard lock(mutex_);
+      if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
+      continue;
     }
     std::unique_ptr<Write> write(static_cast<Write*>(io_uring_cqe_get_data(completion)));
     const int result = completion->res;
