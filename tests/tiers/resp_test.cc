@@ -14,6 +14,16 @@
 namespace maru::test {
 namespace {
 
+FileDescriptor listen_at(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  FileDescriptor door(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(door.get(), 1), 0);
+  return door;
+}
+
 class Resp : public testing::Test {
  protected:
   void SetUp() override {
@@ -103,12 +113,7 @@ TEST_F(Resp, AChunkThatTheServerEvictedIsAMiss) {
 // It says that all is stored before all has been sent: nothing that comes from it can be believed.
 TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
   const std::string path = directory_.path() + "/hasty.sock";
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  const FileDescriptor door(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(door.get(), 1), 0);
+  const FileDescriptor door = listen_at(path);
   std::atomic<bool> is_over = false;
   std::jthread server([&] {
     const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -127,6 +132,23 @@ TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
   }
   is_over = true;
   is_over.notify_all();
+}
+
+// Three answers to one question: the other two must not become answers to the next question.
+TEST_F(Resp, AnswersThatAreTooManyEndTheConnection) {
+  const std::string path = directory_.path() + "/talkative.sock";
+  const FileDescriptor door = listen_at(path);
+  std::jthread server([&] {
+    const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char room[1024];
+    for (const std::string_view answer : {"+PONG\r\n", "$-1\r\n$-1\r\n$-1\r\n", "-ERR of the second question\r\n"})
+      if (::recv(client.get(), room, sizeof room, 0) > 0)
+        (void)!::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+  });
+  const auto tier = open_or_throw("resp", {{"socket", path}});
+  TierUser user(*tier);
+  EXPECT_EQ(user.lookup("first").result, -ENOENT);
+  EXPECT_NE(user.lookup("second").result, -ENOENT) << "an answer to no question was believed";
 }
 
 }  // namespace

@@ -190,7 +190,8 @@ bool RespTier::take_replies() {
     if (redisReaderGetReply(context_->reader, &found) != REDIS_OK) return false;
     if (!found) return true;
     const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
-    if (waiting_.empty()) return true;  // an answer without a request
+    // An answer without a request: the next one would be taken for the answer to a later request.
+    if (waiting_.empty()) return false;
     RespOperation& operation = *waiting_.front();
     --operation.answers_left;
     if (std::string trouble = operation.take(*static_cast<redisReply*>(found)); !trouble.empty() || is_in_trouble_) {
