@@ -110,6 +110,16 @@ TEST_F(Resp, AChunkThatTheServerEvictedIsAMiss) {
   EXPECT_EQ(result, -ENOENT);
 }
 
+TEST_F(Resp, ADeletionTakesADamagedEntryAway) {
+  start();
+  const auto tier = open_or_throw("resp", options());
+  TierUser user(*tier);
+  ASSERT_EQ(std::system(("redis-cli -s " + redis_->socket_path() + " set maru:hkey damaged > /dev/null").c_str()), 0);
+  EXPECT_EQ(user.lookup("key").result, -EBADMSG);
+  EXPECT_EQ(user.remove("key"), 0);
+  EXPECT_EQ(user.lookup("key").result, -ENOENT);
+}
+
 // It says that all is stored before all has been sent: nothing that comes from it can be believed.
 TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
   const std::string path = directory_.path() + "/hasty.sock";

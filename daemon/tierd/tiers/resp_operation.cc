@@ -33,8 +33,9 @@ std::string RespOperation::take(const redisReply& reply) {
 bool RespOperation::take_head(const redisReply& reply) {
   if (reply.type != REDIS_REPLY_STRING) return false;
   auto found = decode_resp_head(text_of(reply), key);
-  if (!found) return false;
-  head = std::move(*found);
+  // A damaged head goes, too. It names no chunks that could go with it.
+  if (!found && request.kind != MARU_TIER_DELETE) return false;
+  if (found) head = std::move(*found);
   has_head = true;
   return true;
 }
