@@ -53,8 +53,8 @@ void FileTier::refuse_waiting(int result) {
   for (const maru_tier_request& request : std::exchange(waiting_, {})) finish(request.ticket, result);
 }
 
-// Moves the entries that were loaded since they were written, as many bytes as are allowed. While a key is being written, its
-// entry stays: its moved record could outlast the record, or the tombstone, that takes its place.
+// Entries that were loaded since they were written, as many bytes as are allowed. An entry whose key is being written stays.
+// Its moved record could outlast the record, or the tombstone, that takes its place.
 void FileTier::move_used(uint32_t index, Lock& lock) {
   uint64_t budget = file_.region_bytes() / 100 * wish_.reinsert_percent;
   const std::vector<LogEntry> entries = table_.region(index).entries;
