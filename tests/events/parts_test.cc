@@ -6,14 +6,19 @@
 #include "daemon/eventd/otlp.h"
 #include "daemon/eventd/replay_buffer.h"
 #include "daemon/eventd/sequence.h"
+#include "daemon/eventd/span_intake.h"
 #include "daemon/eventd/token_metadata.h"
 #include "daemon/eventd/vllm_batch.h"
+#include "libmaru/spans/own_ring.h"
+#include "libmaru/wire/passed_descriptors.h"
 #include "tests/support/temporary_directory.h"
 
 #include <atomic>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <set>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
 
 namespace maru::eventd {
@@ -366,6 +371,39 @@ TEST(SpanRing, RefusesWhatIsNone) {
   RingReader reader(ring.view);
   Span span;
   EXPECT_EQ(reader.read(&span), Got::kDamaged);
+}
+
+TEST(SpanIntake, ReadsTheSpansThatAClientWroteJustBeforeItEnded) {
+  const TemporaryDirectory directory;
+  TraceSettings settings;
+  settings.socket_path = directory.file("spans.sock");
+  daemon::beside::Counters counters;
+  auto intake = SpanIntake::open(settings, counters);
+  ASSERT_TRUE(intake);
+  auto ring = spans::make_own_ring(64, "service", "pool", 1);
+  ASSERT_TRUE(ring);
+  FileDescriptor connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  settings.socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  iovec part = {&ring->hello, sizeof(ring->hello)};
+  msghdr message = {};
+  message.msg_iov = &part, message.msg_iovlen = 1;
+  wire::DescriptorRoom room;
+  wire::attach_descriptors(message, room, ring->memory.get());
+  ASSERT_EQ(::sendmsg(connection.get(), &message, 0), ssize_t(sizeof(ring->hello)));
+  const daemon::beside::Sample& present = counters.gauge("maru_eventd_span_clients", "");
+  (*intake)->serve();
+  EXPECT_EQ(present.value(), 1u);
+  EXPECT_EQ((*intake)->drain(100, {}).spans, 0u);
+  Span span = span_of(1);
+  span.operation = format::SpanOperation::kStore;
+  spans::write_span(ring->view, span);
+  connection.reset();
+  (*intake)->serve();
+  EXPECT_EQ((*intake)->drain(100, {}).spans, 1u);
+  (*intake)->serve();
+  EXPECT_EQ(present.value(), 0u);
 }
 
 TEST(Otlp, ReadsWhatACollectorAnswers) {
