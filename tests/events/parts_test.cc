@@ -1,7 +1,9 @@
 // The parts of maru-eventd that need no process.
 #include "daemon/base/msgpack.h"
+#include "daemon/eventd/big_endian.h"
 #include "daemon/eventd/contents.h"
 #include "daemon/eventd/endpoint.h"
+#include "daemon/eventd/engine_feed.h"
 #include "daemon/eventd/media.h"
 #include "daemon/eventd/otlp.h"
 #include "daemon/eventd/replay_buffer.h"
@@ -12,6 +14,7 @@
 #include "libmaru/spans/own_ring.h"
 #include "libmaru/wire/passed_descriptors.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wait_until.h"
 
 #include <atomic>
 #include <fstream>
@@ -146,6 +149,49 @@ TEST(TokenMetadata, SaysWhatIsWrong) {
   wrong = tokens;
   wrong.block_size = 5000;
   EXPECT_EQ(said(wrong), "read the tokens of a block: found another value of block_size than expected");
+}
+
+// -- an engine's feed -------------------------------------------------------------------------------------------------
+
+TEST(EngineFeed, DropsWhatAReplayBringsTooLate) {
+  const TemporaryDirectory directory;
+  RelaySettings settings;
+  settings.endpoint = "ipc://" + directory.file("events");
+  settings.replay = "ipc://" + directory.file("replay");
+  const ZmqContext context;
+  auto publisher = ZmqSocket::create(context, ZMQ_XPUB, "a publisher");
+  auto router = ZmqSocket::create(context, ZMQ_ROUTER, "a router");
+  ASSERT_TRUE(publisher && router && publisher->bind(settings.endpoint) && router->bind(settings.replay));
+  daemon::beside::Counters counters;
+  daemon::beside::Health health;
+  Contents contents;
+  auto feed = EngineFeed::open(context, "test", settings, 1, contents, counters, health);
+  ASSERT_TRUE(feed);
+  EventList out;
+  const auto wait = [](void* socket, int ms) {
+    zmq_pollitem_t item = {socket, 0, ZMQ_POLLIN, 0};
+    return ::zmq_poll(&item, 1, ms);
+  };
+  const auto serve_until = [&](const auto& is_done) {
+    return test::wait_until([&] {
+      (*feed)->serve(out, [] {});
+      return is_done();
+    });
+  };
+  Frames frames;
+  ASSERT_EQ(wait(publisher->get(), 60'000), 1) << "no subscription";
+  const std::string five = big_endian(5), end = big_endian(UINT64_MAX);
+  ASSERT_TRUE(publisher->send({"", five, "\x92\x01\x90"}));
+  ASSERT_TRUE(serve_until([&] { return router->receive(frames, 5); })) << "no question for what is missing";
+  const std::string identity = frames[0];
+  ASSERT_TRUE(router->send({identity, "", "", end, ""}));
+  ASSERT_TRUE(serve_until([&] { return (*feed)->wait_ms() == -1; })) << "the replay has not ended";
+  ASSERT_TRUE(router->send({identity, "", "", five, "\x92\x01\x90"}));
+  std::vector<zmq_pollitem_t> items;
+  (*feed)->add_to_poll(items);
+  ASSERT_EQ(wait(items.back().socket, 60'000), 1) << "the late answer has not come";
+  (*feed)->serve(out, [] {});
+  EXPECT_EQ(wait(items.back().socket, 0), 0) << "the stream's thread would not sleep again";
 }
 
 // -- contents ---------------------------------------------------------------------------------------------------------
