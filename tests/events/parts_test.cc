@@ -117,6 +117,30 @@ TEST(Batch, RunsThatContinueEachOtherBecomeOneEvent) {
   EXPECT_EQ(events.events().size(), 2u) << "another parent";
 }
 
+TEST(Batch, ALongRunBecomesSeveralEvents) {
+  constexpr size_t kMost = EventList::kHashesMax, kCount = 2 * kMost + 88;
+  Blocks blocks;
+  blocks.block_size = 1;
+  for (uint64_t i = 1; i <= kCount; ++i) {
+    blocks.hashes.push_back(i);
+    blocks.tokens.push_back(uint32_t(i));
+  }
+  EventList events;
+  events.stored(blocks, 0, kCount);
+  events.removed(blocks, 0, kCount);
+  ASSERT_EQ(events.events().size(), 6u);
+  for (size_t i = 0; i < 3; ++i) {
+    const Blocks& stored = events.events()[i].blocks;
+    EXPECT_EQ(stored.hashes.size(), i < 2 ? kMost : 88);
+    EXPECT_EQ(stored.hashes.front(), i * kMost + 1);
+    EXPECT_EQ(stored.tokens.front(), i * kMost + 1);
+    EXPECT_EQ(stored.parent, i == 0 ? std::nullopt : std::optional(i * kMost));
+    const Blocks& removed = events.events()[3 + i].blocks;
+    EXPECT_EQ(removed.hashes.size(), i < 2 ? kMost : 88);
+    EXPECT_EQ(removed.hashes.front(), kCount - i * kMost);
+  }
+}
+
 // -- what a block says of itself --------------------------------------------------------------------------------------
 
 TEST(TokenMetadata, OtherMetadataIsNoMistake) {
