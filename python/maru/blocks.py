@@ -485,10 +485,9 @@ class BlockPool:
                 stored = self.client.store(key, buffer, keep_views=True, **options)
                 if stored.is_new:
                     self._announce(BlockEvent(block.hash, block.parent, stored.block))
-            if stored.is_new:
-                block._use_up()
-                return ImmutableBlock(self, _Kept(kept.toreadonly(), stored.block), block.hash, True)
             block._use_up()
+            if stored.is_new:
+                return ImmutableBlock(self, _Kept(kept.toreadonly(), stored.block), block.hash, True)
             there = None
             try:
                 there = self.client.retrieve(key, self.tenant)
