@@ -232,8 +232,11 @@ py::array matrix_of(const Held& held, size_t number, uint32_t matrix, uint32_t d
   const bool is_a = matrix == MARU_ADAPTER_A;
   const std::vector<py::ssize_t> shape = {py::ssize_t(is_a ? module.rank : module.out_features),
                                           py::ssize_t(is_a ? module.in_features : module.rank)};
-  py::array result(dtype == MARU_ADAPTER_FLOAT32 ? py::dtype::of<float>() : py::dtype::of<uint16_t>(), shape);
-  const uint64_t bytes = uint64_t(result.nbytes());
+  const bool is_float = dtype == MARU_ADAPTER_FLOAT32;
+  // With the strides and the size: pybind11 before 2.12 would take them from where NumPy 2 has something else.
+  const py::ssize_t each = is_float ? sizeof(float) : sizeof(uint16_t);
+  py::array result(is_float ? py::dtype::of<float>() : py::dtype::of<uint16_t>(), shape, {shape[1] * each, each});
+  const auto bytes = uint64_t(shape[0] * shape[1] * each);
   void* const data = result.mutable_data();
   int status = 0;
   {
