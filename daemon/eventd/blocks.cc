@@ -44,6 +44,7 @@ Blocks without_run(const Blocks& from) {
 }  // namespace
 
 void EventList::stored(const Blocks& blocks, size_t first, size_t count) {
+  for (; count > kHashesMax; first += kHashesMax, count -= kHashesMax) stored(blocks, first, kHashesMax);
   if (count == 0) return;
   const std::optional<uint64_t> parent = parent_of(blocks, first);
   const size_t run_bytes = count * (kHashBytes + (blocks.has_tokens() ? 5 * blocks.block_size : 0));
@@ -64,6 +65,7 @@ void EventList::stored(const Blocks& blocks, size_t first, size_t count) {
 }
 
 void EventList::removed(const Blocks& blocks, size_t first, size_t count) {
+  for (; count > kHashesMax; count -= kHashesMax) removed(blocks, first + count - kHashesMax, kHashesMax);
   if (count == 0) return;
   const auto append = [&](Blocks& to) {
     for (size_t i = first + count; i-- > first;)

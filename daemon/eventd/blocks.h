@@ -37,7 +37,7 @@ struct RouterEvent {
   Blocks blocks;
 };
 
-// Events in their order. Runs that continue each other become one event.
+// Events in their order. Runs that continue each other become one event, and a long run becomes several.
 class EventList {
  public:
   static constexpr size_t kHashesMax = 256;  // of one event

@@ -239,7 +239,8 @@ void EngineFeed::end_replay(EventList& out) {
 
 void EngineFeed::take_replay(EventList& out) {
   Frames frames;
-  while (replay_deadline_ && replay_.receive(frames, 5)) {
+  while (replay_.receive(frames, 5)) {
+    if (!replay_deadline_) continue;  // of a replay that took too long
     const auto message = parse_feed_message(frames);
     if (!message) {
       complain(message.error().doing + " in a replay");

@@ -110,8 +110,13 @@ void SpanIntake::serve() {
   accept_all();
   std::vector<FileDescriptor> strangers = std::exchange(strangers_, {});
   for (FileDescriptor& stranger : strangers) greet(std::move(stranger));
-  for (const auto& client : clients_)
-    if (client->connection.is_open() && has_ended(client->connection.get())) client->connection.reset();
+  for (const auto& client : clients_) {
+    if (!client->connection.is_open() || !has_ended(client->connection.get())) continue;
+    client->connection.reset();
+    spans::RingReader look = client->reader;  // the client may have written spans since it was read last
+    Span unread;
+    client->is_empty = look.read(&unread) == Got::kNothing;
+  }
   std::erase_if(clients_, [&](const auto& client) {
     return client->is_damaged || (!client->connection.is_open() && client->is_empty);
   });

@@ -75,7 +75,7 @@ class SpanIntake {
     SpanSource source;
     Clock::time_point unfinished_since{};  // of the next span; zero: it is not known to be unfinished
     uint64_t lost_told = 0;
-    bool is_empty = false;  // when it was read last
+    bool is_empty = false;  // when it was read last, or ended
     bool is_damaged = false;
   };
 

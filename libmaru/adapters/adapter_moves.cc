@@ -32,15 +32,14 @@ bool AdapterSet::begin(const Name& name, Form form, Doing doing) {
 // Without the lock: ends it. When another process keeps the lock for too long, the intent becomes stale, and the next process
 // that meets it repairs the form.
 void AdapterSet::end(const Name& name, Form form, bool is_resident) {
-  {
-    const Register::Locked locked = register_.lock();
-    if (locked.ok()) {
-      // A form that could not be removed is left alone for a while, as if it had just come.
-      if (is_resident) register_.entry(name.number).since_ms[index_of(form)] = wish_.now_ms();
-      register_.set_resident(name.number, form, is_resident, wish_.now_ms());
-      register_.end(name.number, form);
-    }
+  const Register::Locked locked = register_.lock();
+  if (locked.ok()) {
+    // A form that could not be removed is left alone for a while, as if it had just come.
+    if (is_resident) register_.entry(name.number).since_ms[index_of(form)] = wish_.now_ms();
+    register_.set_resident(name.number, form, is_resident, wish_.now_ms());
+    register_.end(name.number, form);
   }
+  // Before the lock is free: then another thread may begin an intent for the same form.
   const std::lock_guard guard(mutex_);
   own_intents_.erase(form_key(name.number, form));
 }

@@ -12,6 +12,12 @@ using Json = nlohmann::json;
 constexpr size_t kPatternsMax = 4096;
 constexpr size_t kTargetModulesBytesMax = 4096;
 
+// Not the contents of an array or object: each of its levels would take some of the stack, and a file may have any number.
+std::string shown_value(const Json& value) {
+  if (value.is_structured()) return std::string("an ") + value.type_name();
+  return shown(value.dump(-1, ' ', true, Json::error_handler_t::replace));
+}
+
 bool ends_in_module(std::string_view module, std::string_view name) {
   if (!module.ends_with(name)) return false;
   return module.size() == name.size() || module[module.size() - name.size() - 1] == '.';
@@ -45,7 +51,7 @@ int refuse_other_kinds(const Json& config, maru_adapters_reason* reason) {
                   "adapter_config.json: %s is set, so the adapter has %s; merge it, or train without", key, what);
   const auto bias = config.find("bias");
   if (bias != config.end() && !bias->is_null() && *bias != "none")
-    return fail(reason, EOPNOTSUPP, "adapter_config.json: bias is %s; expected \"none\"", shown(bias->dump()).c_str());
+    return fail(reason, EOPNOTSUPP, "adapter_config.json: bias is %s; expected \"none\"", shown_value(*bias).c_str());
   return 0;
 }
 
@@ -88,7 +94,7 @@ int read_pattern(const Json& config, const char* key, const Valid& is_valid,
                   shown(name).c_str());
     if (!is_valid(value))
       return fail(reason, EBADMSG, "adapter_config.json: %s of \"%s\" is %s", key, shown(name).c_str(),
-                  shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)).c_str());
+                  shown_value(value).c_str());
     ret.emplace_back(name, value.template get<Value>());
   }
   return 0;
@@ -121,9 +127,8 @@ int parse_peft_config(std::string_view text, PeftConfig* ret_config, maru_adapte
   PeftConfig result;
   const auto type = config.find("peft_type");
   if (type == config.end() || *type != "LORA")
-    return fail(
-        reason, EOPNOTSUPP, "adapter_config.json: peft_type is %s; expected \"LORA\"",
-        type == config.end() ? "missing" : shown(type->dump(-1, ' ', true, Json::error_handler_t::replace)).c_str());
+    return fail(reason, EOPNOTSUPP, "adapter_config.json: peft_type is %s; expected \"LORA\"",
+                type == config.end() ? "missing" : shown_value(*type).c_str());
   const auto rank = config.find("r");
   if (rank == config.end() || !is_rank(*rank))
     return fail(reason, EBADMSG, "adapter_config.json: r is missing, or not a rank of 1 to %u", kRankMax);

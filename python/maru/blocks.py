@@ -259,7 +259,7 @@ class CompleteBlock(_Unregistered):
         """Complete -> Registered: every process finds the block from now on. Where the hash is registered already, the handle
         is of the block that is there ("reject"), or keeps these bytes for itself beside it ("allow"). Arrays that were made
         of `data` before must not be written any more. ParentGoneError: register the parent again first. Whatever is raised
-        leaves the handle as it was."""
+        leaves the handle as it was, with its bytes perhaps in other pages; only where the pool has none left it is used up."""
         self._use()
         return self._pool._register(self, self._pool.duplicates if duplicates is None else _duplicates(duplicates))
 
@@ -485,16 +485,19 @@ class BlockPool:
                 stored = self.client.store(key, buffer, keep_views=True, **options)
                 if stored.is_new:
                     self._announce(BlockEvent(block.hash, block.parent, stored.block))
+            block._use_up()
             if stored.is_new:
-                block._use_up()
                 return ImmutableBlock(self, _Kept(kept.toreadonly(), stored.block), block.hash, True)
-            there = self.client.retrieve(key, self.tenant)
+            there = None
+            try:
+                there = self.client.retrieve(key, self.tenant)
+            finally:
+                if there is None:  # the other one is gone again, or cannot be read: the bytes go into new pages
+                    buffer = self.client.alloc(self.block_bytes)
+                    buffer.data[:] = kept
+                    block._buffer, block._held = buffer, True
             if there is not None:
-                block._use_up()
                 return ImmutableBlock(self, there, block.hash, False, kept if duplicates == "allow" else None)
-            # The other one is gone again. Its loser's pages are used up, so the bytes go into new ones.
-            buffer = block._buffer = self.client.alloc(self.block_bytes)
-            buffer.data[:] = kept
         raise TryAgainError("The block was registered and evicted again and again by others: try again.")
 
     def _unregister(self, block: ImmutableBlock) -> None:

@@ -202,6 +202,9 @@ class MaruHiCacheStorage(HiCacheStorage):
                 self._pool.warn(attached, error, "pages are not stored")
             else:
                 self._not_stored.add(len(names) - done, reason=error)
+        else:
+            if done < len(names):
+                self._not_stored.add(len(names) - done, reason="the pool has no room, or the pages before them went meanwhile")
         return [i < done for i in range(len(names))]
 
     @staticmethod

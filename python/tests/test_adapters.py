@@ -3,12 +3,16 @@ import json
 import os
 import pathlib
 import re
+import signal
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
+from with_marud import PATIENCE, Marud
 
 from maru.adapters import AdapterError, Adapters, BatchFormer, Bgmv, Tier
 from maru.vllm_lora import PoolAdapters
@@ -184,3 +188,26 @@ def test_vllm_gets_the_files_that_a_folder_has_now(marud, tmp_path, monkeypatch,
         assert np.array_equal(adapter.a(module.name), new["base_model.model." + module.name + A].astype(np.float32))
     assert len(list(pool.get())) == 1 + is_named  # a name that the plug-in made goes with its files
     pool.get().close()
+
+
+def test_a_set_that_another_thread_closes_serves_the_call_under_way(marud_program, tmp_path):
+    with Marud(marud_program) as own:
+        adapters = Adapters(str(own.socket), register_path=tmp_path / "register")
+        tensors = write_adapter(tmp_path / "a")
+        adapters.load("a", tmp_path / "a")
+        own.process.send_signal(signal.SIGSTOP)  # so that the call waits for memory
+        held = []
+        thread = threading.Thread(target=lambda: held.append(adapters.acquire("a", exact=True)))
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while adapters.statistics()["acquires_cold"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        adapters.close()
+        own.process.send_signal(signal.SIGCONT)
+        thread.join()
+        with held[0] as adapter:
+            module = adapter.module(0)
+            assert np.array_equal(adapter.a(module.name), tensors["base_model.model." + module.name + A].astype(np.float32))
+        with pytest.raises(AdapterError, match="closed"):
+            adapters.acquire("a")

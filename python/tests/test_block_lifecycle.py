@@ -182,6 +182,33 @@ def test_duplicates(pool, first):
         BlockPool(pool.client, block_bytes=1, duplicates="maybe")
 
 
+class Unreadable:
+    """A client that has lost its marud when it looks for a block."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def retrieve(self, *_):
+        raise maru.DaemonUnreachableError("marud is away")
+
+
+def test_a_duplicate_that_cannot_be_read_leaves_the_handle_as_it_was(pool, first):
+    there = registered(pool, tokens_from(first, PAGE_SIZE))
+    block = filled(pool, tokens_from(first, PAGE_SIZE)).commit()
+    before = bytes(block.data)
+    client, pool.client = pool.client, Unreadable(pool.client)
+    with pytest.raises(maru.DaemonUnreachableError):
+        block.register()
+    pool.client = client
+    assert block.is_held and bytes(block.data) == before
+    with block.register() as found:
+        assert found.block == there.block and not found.is_new
+    there.release()
+
+
 def test_late_unregister_and_weak_blocks(pool, first, other):
     tokens = tokens_from(first, PAGE_SIZE)
     late = registered(pool, tokens)

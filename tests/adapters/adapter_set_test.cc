@@ -391,6 +391,22 @@ TEST_F(AdapterSets, WaitsForAnotherOnlySoLong) {
   EXPECT_GE(statistics(*other).waits, 1u);
 }
 
+// Threads take turns at one form, so each begins its work as soon as the thread before has ended its own.
+TEST_F(AdapterSets, ThreadsThatFollowEachOtherAreNotTakenForDead) {
+  SetWish narrow;
+  narrow.hot_max = 1;
+  const auto set = home_.open(client_, narrow);
+  for (const char* name : {"a", "b"}) home_.add(*set, name);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&, i] {
+      for (int turn = 0; turn < 1000; ++turn) (void)set->prefetch((i + turn) % 2 ? "a" : "b", MARU_ADAPTER_EXACT);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(statistics(*set).demotions, 0u);
+  EXPECT_EQ(statistics(*set).repairs, 0u);
+}
+
 TEST_F(AdapterSets, RegistersRefuseWhatTheyAreNot) {
   const auto open_file = [&](const SetWish& wish) {
     AdapterSet::Wish own;

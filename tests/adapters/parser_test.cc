@@ -170,6 +170,22 @@ TEST_F(Parser, RefusesOtherKindsOfAdapters) {
   expect_refusal(read_adapter(folder()), EBADMSG, "no JSON object");
 }
 
+TEST_F(Parser, RefusesDeepValuesWithoutWritingThem) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto said = [](const std::string& key, const std::string& value) {
+    maru_adapters_reason reason = {};
+    PeftConfig config;
+    const std::string text = R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16, ")" + key + "\": " + value + "}";
+    EXPECT_LT(parse_peft_config(text, &config, &reason), 0) << key;
+    return std::string(reason.text);
+  };
+  EXPECT_EQ(said("peft_type", deep), "adapter_config.json: peft_type is an array; expected \"LORA\"");
+  EXPECT_EQ(said("bias", deep), "adapter_config.json: bias is an array; expected \"none\"");
+  for (const std::string key : {"rank_pattern", "alpha_pattern"})
+    EXPECT_EQ(said(key, "{\"q_proj\": {\"a\": " + deep + "}}"),
+              "adapter_config.json: " + key + " of \"q_proj\" is an object");
+}
+
 TEST_F(Parser, RefusesWeightsThatAreNoNumbers) {
   for (const auto dtype : {test::Dtype::kFloat16, test::Dtype::kBfloat16, test::Dtype::kFloat32})
     for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

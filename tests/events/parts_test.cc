@@ -1,19 +1,27 @@
 // The parts of maru-eventd that need no process.
 #include "daemon/base/msgpack.h"
+#include "daemon/eventd/big_endian.h"
 #include "daemon/eventd/contents.h"
 #include "daemon/eventd/endpoint.h"
+#include "daemon/eventd/engine_feed.h"
 #include "daemon/eventd/media.h"
 #include "daemon/eventd/otlp.h"
 #include "daemon/eventd/replay_buffer.h"
 #include "daemon/eventd/sequence.h"
+#include "daemon/eventd/span_intake.h"
 #include "daemon/eventd/token_metadata.h"
 #include "daemon/eventd/vllm_batch.h"
+#include "libmaru/spans/own_ring.h"
+#include "libmaru/wire/passed_descriptors.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wait_until.h"
 
 #include <atomic>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <set>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
 
 namespace maru::eventd {
@@ -109,6 +117,30 @@ TEST(Batch, RunsThatContinueEachOtherBecomeOneEvent) {
   EXPECT_EQ(events.events().size(), 2u) << "another parent";
 }
 
+TEST(Batch, ALongRunBecomesSeveralEvents) {
+  constexpr size_t kMost = EventList::kHashesMax, kCount = 2 * kMost + 88;
+  Blocks blocks;
+  blocks.block_size = 1;
+  for (uint64_t i = 1; i <= kCount; ++i) {
+    blocks.hashes.push_back(i);
+    blocks.tokens.push_back(uint32_t(i));
+  }
+  EventList events;
+  events.stored(blocks, 0, kCount);
+  events.removed(blocks, 0, kCount);
+  ASSERT_EQ(events.events().size(), 6u);
+  for (size_t i = 0; i < 3; ++i) {
+    const Blocks& stored = events.events()[i].blocks;
+    EXPECT_EQ(stored.hashes.size(), i < 2 ? kMost : 88);
+    EXPECT_EQ(stored.hashes.front(), i * kMost + 1);
+    EXPECT_EQ(stored.tokens.front(), i * kMost + 1);
+    EXPECT_EQ(stored.parent, i == 0 ? std::nullopt : std::optional(i * kMost));
+    const Blocks& removed = events.events()[3 + i].blocks;
+    EXPECT_EQ(removed.hashes.size(), i < 2 ? kMost : 88);
+    EXPECT_EQ(removed.hashes.front(), kCount - i * kMost);
+  }
+}
+
 // -- what a block says of itself --------------------------------------------------------------------------------------
 
 TEST(TokenMetadata, OtherMetadataIsNoMistake) {
@@ -141,6 +173,49 @@ TEST(TokenMetadata, SaysWhatIsWrong) {
   wrong = tokens;
   wrong.block_size = 5000;
   EXPECT_EQ(said(wrong), "read the tokens of a block: found another value of block_size than expected");
+}
+
+// -- an engine's feed -------------------------------------------------------------------------------------------------
+
+TEST(EngineFeed, DropsWhatAReplayBringsTooLate) {
+  const TemporaryDirectory directory;
+  RelaySettings settings;
+  settings.endpoint = "ipc://" + directory.file("events");
+  settings.replay = "ipc://" + directory.file("replay");
+  const ZmqContext context;
+  auto publisher = ZmqSocket::create(context, ZMQ_XPUB, "a publisher");
+  auto router = ZmqSocket::create(context, ZMQ_ROUTER, "a router");
+  ASSERT_TRUE(publisher && router && publisher->bind(settings.endpoint) && router->bind(settings.replay));
+  daemon::beside::Counters counters;
+  daemon::beside::Health health;
+  Contents contents;
+  auto feed = EngineFeed::open(context, "test", settings, 1, contents, counters, health);
+  ASSERT_TRUE(feed);
+  EventList out;
+  const auto wait = [](void* socket, int ms) {
+    zmq_pollitem_t item = {socket, 0, ZMQ_POLLIN, 0};
+    return ::zmq_poll(&item, 1, ms);
+  };
+  const auto serve_until = [&](const auto& is_done) {
+    return test::wait_until([&] {
+      (*feed)->serve(out, [] {});
+      return is_done();
+    });
+  };
+  Frames frames;
+  ASSERT_EQ(wait(publisher->get(), 60'000), 1) << "no subscription";
+  const std::string five = big_endian(5), end = big_endian(UINT64_MAX);
+  ASSERT_TRUE(publisher->send({"", five, "\x92\x01\x90"}));
+  ASSERT_TRUE(serve_until([&] { return router->receive(frames, 5); })) << "no question for what is missing";
+  const std::string identity = frames[0];
+  ASSERT_TRUE(router->send({identity, "", "", end, ""}));
+  ASSERT_TRUE(serve_until([&] { return (*feed)->wait_ms() == -1; })) << "the replay has not ended";
+  ASSERT_TRUE(router->send({identity, "", "", five, "\x92\x01\x90"}));
+  std::vector<zmq_pollitem_t> items;
+  (*feed)->add_to_poll(items);
+  ASSERT_EQ(wait(items.back().socket, 60'000), 1) << "the late answer has not come";
+  (*feed)->serve(out, [] {});
+  EXPECT_EQ(wait(items.back().socket, 0), 0) << "the stream's thread would not sleep again";
 }
 
 // -- contents ---------------------------------------------------------------------------------------------------------
@@ -366,6 +441,39 @@ TEST(SpanRing, RefusesWhatIsNone) {
   RingReader reader(ring.view);
   Span span;
   EXPECT_EQ(reader.read(&span), Got::kDamaged);
+}
+
+TEST(SpanIntake, ReadsTheSpansThatAClientWroteJustBeforeItEnded) {
+  const TemporaryDirectory directory;
+  TraceSettings settings;
+  settings.socket_path = directory.file("spans.sock");
+  daemon::beside::Counters counters;
+  auto intake = SpanIntake::open(settings, counters);
+  ASSERT_TRUE(intake);
+  auto ring = spans::make_own_ring(64, "service", "pool", 1);
+  ASSERT_TRUE(ring);
+  FileDescriptor connection(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  settings.socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  iovec part = {&ring->hello, sizeof(ring->hello)};
+  msghdr message = {};
+  message.msg_iov = &part, message.msg_iovlen = 1;
+  wire::DescriptorRoom room;
+  wire::attach_descriptors(message, room, ring->memory.get());
+  ASSERT_EQ(::sendmsg(connection.get(), &message, 0), ssize_t(sizeof(ring->hello)));
+  const daemon::beside::Sample& present = counters.gauge("maru_eventd_span_clients", "");
+  (*intake)->serve();
+  EXPECT_EQ(present.value(), 1u);
+  EXPECT_EQ((*intake)->drain(100, {}).spans, 0u);
+  Span span = span_of(1);
+  span.operation = format::SpanOperation::kStore;
+  spans::write_span(ring->view, span);
+  connection.reset();
+  (*intake)->serve();
+  EXPECT_EQ((*intake)->drain(100, {}).spans, 1u);
+  (*intake)->serve();
+  EXPECT_EQ(present.value(), 0u);
 }
 
 TEST(Otlp, ReadsWhatACollectorAnswers) {

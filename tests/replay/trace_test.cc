@@ -57,6 +57,14 @@ TEST(Trace, AnErrorNamesTheLine) {
   }
 }
 
+TEST(Trace, ADeepValueIsAnErrorLikeAnyOther) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const TraceFile file("{\"hash_ids\": [" + deep + "]}\n");
+  const Result<Trace> trace = read_trace(file.path(), 0);
+  ASSERT_FALSE(trace);
+  EXPECT_NE(trace.error().doing.find("\"hash_ids\" holds an array"), std::string::npos) << trace.error().doing;
+}
+
 TEST(Trace, TimesAreReadInBothFormats) {
   const TraceFile mooncake("{\"timestamp\": 27482, \"hash_ids\": [1]}\n{\"timestamp\": 27482, \"hash_ids\": [2]}\n");
   const Result<Trace> in_ms = read_trace(mooncake.path(), 0, Times::kRequired);

@@ -10,9 +10,10 @@
 namespace maru::trace {
 namespace {
 
-// Enough of a wrong value to find it by.
+// Enough of a wrong value to find it by. Not the contents of an array or object: a line may have more levels than the stack.
 std::string shown(const nlohmann::json& value) {
   constexpr size_t kShownMax = 40;
+  if (value.is_structured()) return std::string("an ") + value.type_name();
   const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return text.size() <= kShownMax ? text : text.substr(0, kShownMax) + "...";
 }

@@ -38,32 +38,29 @@ struct Opened {
   }
 };
 
+// Another thread may release or close an object during a call without the GIL, so each call keeps a reference.
 class Held {
  public:
-  Held(std::shared_ptr<Opened> opened, maru_adapter* adapter) : opened_(std::move(opened)), adapter_(adapter) {}
-  ~Held() { release(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  Held(const std::shared_ptr<Opened>& opened, maru_adapter* adapter)
+      : adapter_(adapter, [opened](maru_adapter* own) {
+          const maru_python::WithoutGil released;
+          maru_adapters_release(own);
+        }) {}
 
-  void release() {
-    if (adapter_ == nullptr) return;
-    const maru_python::WithoutGil released;
-    maru_adapters_release(std::exchange(adapter_, nullptr));
-  }
-  maru_adapter* get() const {
+  void release() { adapter_.reset(); }
+  const std::shared_ptr<maru_adapter>& get() const {
     if (adapter_ == nullptr) throw Refused{EBADF, "the adapter was released"};
     return adapter_;
   }
   maru_adapter_module module(size_t number) const {
     maru_adapter_module module = {};
     module.size = sizeof(module);
-    check(maru_adapter_get_module(get(), number, &module), "no module has this number");
+    check(maru_adapter_get_module(get().get(), number, &module), "no module has this number");
     return module;
   }
 
  private:
-  std::shared_ptr<Opened> opened_;
-  maru_adapter* adapter_;
+  std::shared_ptr<maru_adapter> adapter_;
 };
 
 py::dict as_dict(const maru_adapter_info& info) {
@@ -123,49 +120,54 @@ class Set {
   }
 
   void load(const std::string& name, const std::string& folder, bool lazy) const {
+    const std::shared_ptr<Opened> own = opened();
     maru_adapters_reason reason = {};
     int status = 0;
     {
       const maru_python::WithoutGil released;
-      status = maru_adapters_load(set(), name.c_str(), folder.c_str(), lazy ? MARU_ADAPTERS_LOAD_LAZY : 0, &reason);
+      status = maru_adapters_load(own->set, name.c_str(), folder.c_str(), lazy ? MARU_ADAPTERS_LOAD_LAZY : 0, &reason);
     }
     check(status, reason.text);
   }
   void unload(const std::string& name) const {
+    const std::shared_ptr<Opened> own = opened();
     maru_adapters_reason reason = {};
     int status = 0;
     {
       const maru_python::WithoutGil released;
-      status = maru_adapters_unload(set(), name.c_str(), &reason);
+      status = maru_adapters_unload(own->set, name.c_str(), &reason);
     }
     check(status, reason.text);
   }
   std::unique_ptr<Held> acquire(const std::string& name, bool exact) const {
+    const std::shared_ptr<Opened> own = opened();
     maru_adapters_reason reason = {};
     maru_adapter* adapter = nullptr;
     int status = 0;
     {
       const maru_python::WithoutGil released;
-      status =
-          maru_adapters_acquire(set(), name.c_str(), exact ? MARU_ADAPTER_EXACT : MARU_ADAPTER_ANY, &adapter, &reason);
+      status = maru_adapters_acquire(own->set, name.c_str(), exact ? MARU_ADAPTER_EXACT : MARU_ADAPTER_ANY, &adapter,
+                                     &reason);
     }
     check(status, reason.text);
-    return std::make_unique<Held>(opened_, adapter);
+    return std::make_unique<Held>(own, adapter);
   }
   std::vector<int32_t> prefetch(const std::vector<std::string>& names, bool exact) const {
+    const std::shared_ptr<Opened> own = opened();
     std::vector<const char*> texts;
     for (const std::string& name : names) texts.push_back(name.c_str());
     std::vector<int32_t> results(names.size());
     const maru_python::WithoutGil released;
-    (void)maru_adapters_prefetch(set(), texts.data(), texts.size(), exact ? MARU_ADAPTER_EXACT : MARU_ADAPTER_ANY,
+    (void)maru_adapters_prefetch(own->set, texts.data(), texts.size(), exact ? MARU_ADAPTER_EXACT : MARU_ADAPTER_ANY,
                                  results.data());
     return results;
   }
   int rebalance(uint32_t moves_max) const {
+    const std::shared_ptr<Opened> own = opened();
     int status = 0;
     {
       const maru_python::WithoutGil released;
-      status = maru_adapters_rebalance(set(), moves_max);
+      status = maru_adapters_rebalance(own->set, moves_max);
     }
     check(status, "another process has the register locked");
     return status;
@@ -173,7 +175,7 @@ class Set {
   py::dict find(const std::string& name) const {
     maru_adapter_info info = {};
     info.size = sizeof(info);
-    check(maru_adapters_find(set(), name.c_str(), &info), "no adapter of this name is loaded");
+    check(maru_adapters_find(opened()->set, name.c_str(), &info), "no adapter of this name is loaded");
     return as_dict(info);
   }
   py::list all() const {
@@ -182,7 +184,7 @@ class Set {
     while (true) {
       maru_adapter_info info = {};
       info.size = sizeof(info);
-      const int status = maru_adapters_next(set(), &cursor, &info);
+      const int status = maru_adapters_next(opened()->set, &cursor, &info);
       if (status == -ENOENT) return list;
       check(status, "another process has the register locked");
       list.append(as_dict(info));
@@ -191,7 +193,7 @@ class Set {
   py::dict statistics() const {
     maru_adapters_statistics s = {};
     s.size = sizeof(s);
-    check(maru_adapters_get_statistics(set(), &s), "another process has the register locked");
+    check(maru_adapters_get_statistics(opened()->set, &s), "another process has the register locked");
     return py::dict("adapters"_a = s.adapters, "hot_adapters"_a = s.hot_adapters, "warm_adapters"_a = s.warm_adapters,
                     "hot_bytes"_a = s.hot_bytes, "warm_bytes"_a = s.warm_bytes, "acquires_hot"_a = s.acquires_hot,
                     "acquires_warm"_a = s.acquires_warm, "acquires_cold"_a = s.acquires_cold, "loads"_a = s.loads,
@@ -202,9 +204,9 @@ class Set {
   void close() { opened_.reset(); }
 
  private:
-  maru_adapters* set() const {
+  const std::shared_ptr<Opened>& opened() const {
     if (opened_ == nullptr) throw Refused{EBADF, "the adapters were closed"};
-    return opened_->set;
+    return opened_;
   }
 
   std::shared_ptr<Opened> opened_ = std::make_shared<Opened>();
@@ -213,7 +215,7 @@ class Set {
 py::dict info_of(const Held& held) {
   maru_adapter_info info = {};
   info.size = sizeof(info);
-  check(maru_adapter_get_info(held.get(), &info), "the adapter was unloaded");
+  check(maru_adapter_get_info(held.get().get(), &info), "the adapter was unloaded");
   return as_dict(info);
 }
 
@@ -225,17 +227,21 @@ py::tuple module_of(const Held& held, size_t number) {
 
 // A new array of floats of the matrix, or of 16-bit numbers as unsigned ones.
 py::array matrix_of(const Held& held, size_t number, uint32_t matrix, uint32_t dtype) {
+  const std::shared_ptr<maru_adapter> adapter = held.get();
   const maru_adapter_module module = held.module(number);
   const bool is_a = matrix == MARU_ADAPTER_A;
   const std::vector<py::ssize_t> shape = {py::ssize_t(is_a ? module.rank : module.out_features),
                                           py::ssize_t(is_a ? module.in_features : module.rank)};
-  py::array result(dtype == MARU_ADAPTER_FLOAT32 ? py::dtype::of<float>() : py::dtype::of<uint16_t>(), shape);
-  const uint64_t bytes = uint64_t(result.nbytes());
+  const bool is_float = dtype == MARU_ADAPTER_FLOAT32;
+  // With the strides and the size: pybind11 before 2.12 would take them from where NumPy 2 has something else.
+  const py::ssize_t each = is_float ? sizeof(float) : sizeof(uint16_t);
+  py::array result(is_float ? py::dtype::of<float>() : py::dtype::of<uint16_t>(), shape, {shape[1] * each, each});
+  const auto bytes = uint64_t(shape[0] * shape[1] * each);
   void* const data = result.mutable_data();
   int status = 0;
   {
     const maru_python::WithoutGil released;
-    status = maru_adapter_copy(held.get(), number, matrix, dtype, data, bytes);
+    status = maru_adapter_copy(adapter.get(), number, matrix, dtype, data, bytes);
   }
   check(status, "the form that is held has other weights; ask for float32");
   return result;
@@ -257,16 +263,16 @@ class Bgmv {
   void add(const std::vector<const Held*>& chosen, size_t module, const Floats& x, Floats& y) const {
     if (x.ndim() != 2 || y.ndim() != 2 || size_t(x.shape(0)) != chosen.size() || size_t(y.shape(0)) != chosen.size())
       throw Refused{EINVAL, "x and y must have a row for each request"};
-    std::vector<std::pair<const Held*, std::unique_ptr<maru_adapter_module>>> modules;
+    std::vector<std::pair<std::shared_ptr<maru_adapter>, std::unique_ptr<maru_adapter_module>>> modules;
     std::vector<maru_bgmv_request> requests;
     float* const out = y.mutable_data();
     for (size_t i = 0; i < chosen.size(); ++i) {
       const maru_adapter_module* own = nullptr;
       if (chosen[i] != nullptr) {
-        for (const auto& [held, known] : modules)
-          if (held == chosen[i]) own = known.get();
+        for (const auto& [adapter, known] : modules)
+          if (adapter == chosen[i]->get()) own = known.get();
         if (own == nullptr) {
-          modules.emplace_back(chosen[i], std::make_unique<maru_adapter_module>(chosen[i]->module(module)));
+          modules.emplace_back(chosen[i]->get(), std::make_unique<maru_adapter_module>(chosen[i]->module(module)));
           own = modules.back().second.get();
         }
         if (own->in_features != uint64_t(x.shape(1)) || own->out_features != uint64_t(y.shape(1)))
@@ -342,7 +348,7 @@ PYBIND11_MODULE(_adapters, module) {
   py::class_<Held>(module, "Held")
       .def("release", &Held::release)
       .def("info", info_of)
-      .def("modules", [](const Held& held) { return maru_adapter_modules(held.get()); })
+      .def("modules", [](const Held& held) { return maru_adapter_modules(held.get().get()); })
       .def("module", module_of, "number"_a)
       .def("matrix", matrix_of, "number"_a, "matrix"_a, "dtype"_a);
   py::class_<Set>(module, "Set")

@@ -10,7 +10,7 @@ from model_folders import folder  # noqa: E402
 from sglang_interface import PAGE, HiCacheStorageExtraInfo, HostPool, LoRARef, backend, page_names  # noqa: E402
 
 import maru  # noqa: E402
-from maru import engine_pool  # noqa: E402
+from maru import engine_pool, sglang  # noqa: E402
 from with_marud import PATIENCE, Marud  # noqa: E402
 
 
@@ -251,6 +251,17 @@ def test_pages_that_cannot_be_loaded_or_stored_are_counted_and_said_seldom(pool,
         first.batch_set_v1([f"{turn}{name}" for name in names], here.indices(range(8)))
     assert [record.message.split("maru: ")[1] for record in caplog.records if "not stored" in record.message] == [
         f"{n} pages were not stored so far, so others compute them. The last reason: full" for n in (8, 24)]
+
+
+def test_pages_for_which_there_is_no_room_are_counted(pool, names, caplog, monkeypatch):
+    here = HostPool().fill(7)
+    first = backend(pool.socket, here)
+    take = sglang.take_what_there_is
+    monkeypatch.setattr(sglang, "take_what_there_is", lambda client, sizes: take(client, sizes[:3]))
+    assert first.batch_set_v1(names, here.indices(range(8))) == [True] * 3 + [False] * 5
+    assert [record.message for record in caplog.records if "not stored" in record.message] == [
+        "maru: 5 pages were not stored so far, so others compute them. The last reason: the pool has no room, or the pages "
+        "before them went meanwhile"]
 
 
 def test_pages_of_a_prefix_are_a_chain(pool, names):

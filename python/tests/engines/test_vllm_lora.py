@@ -49,7 +49,7 @@ def test_the_resolver_finds_adapters_and_no_others(registered, tmp_path):
     registered.get().unload("a")
 
 
-def test_weights_of_the_pool_are_those_that_vllm_loads(registered, tmp_path):
+def test_weights_of_the_pool_are_those_that_vllm_loads(registered, tmp_path, caplog):
     write_adapter(tmp_path / "a")
     own = load(tmp_path / "a", dtype=torch.float32)
     assert registered.get().statistics()["loads"] == 1
@@ -65,6 +65,7 @@ def test_weights_of_the_pool_are_those_that_vllm_loads(registered, tmp_path):
     load(tmp_path / "a")
     totals = registered.get().statistics()
     assert (totals["loads"], totals["acquires_hot"]) == (1, 1)
+    assert "reads the LoRA adapter" not in caplog.text
 
 
 def test_what_the_pool_refuses_vllm_loads_itself(registered, tmp_path, monkeypatch):
