@@ -214,7 +214,8 @@ int AdapterSet::make_from_file(uint32_t number, Form form, NewParts& parts, maru
       status < 0)
     return status;
   if (entry.is_checked == 1 && !std::equal(manifest.checksum.begin(), manifest.checksum.end(), entry.checksum))
-    return fail(reason, ESTALE, "the weights in %s are not those that were loaded: unload the adapter, and load it again",
+    return fail(reason, ESTALE,
+                "the weights in %s are not those that were loaded: unload the adapter, and load it again",
                 folder.c_str());
   write_manifest(plan);
   step(Step::kFilled);
