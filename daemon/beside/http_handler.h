@@ -13,11 +13,13 @@ namespace maru::daemon::beside {
 struct HttpCall {
   std::string method, path, body;  // the path as it was asked for, with its % signs
   bool may_change = false;         // it came by the Unix socket, and not by TCP, which any user of the machine reaches
+  bool wants_html = false;         // a browser asks
 };
 
 struct HttpReply {
   unsigned status = 200;
-  std::string json;
+  std::string body;
+  const char* content_type = "application/json";
 };
 
 // Called by threads of the HTTP server, many at a time. Nothing: there is no such path.

@@ -1,5 +1,6 @@
 #include "daemon/beside/http_server.h"
 
+#include "daemon/base/browser_headers.h"
 #include "daemon/config/table.h"
 
 #include <arpa/inet.h>
@@ -90,6 +91,10 @@ struct HttpServer::Answering {
         MHD_create_response_from_buffer(body.size(), const_cast<char*>(body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ACCEPT);
+    for (const auto& [name, value] : kSafetyHeaders) MHD_add_response_header(response, name, value);
+    MHD_add_response_header(response, "Content-Security-Policy", kPagePolicy);
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, allowed);
     const MHD_Result queued = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
@@ -127,9 +132,11 @@ struct HttpServer::Answering {
     const std::string_view wanted = path;
     if (body.is_too_long)
       return send(connection, MHD_HTTP_CONTENT_TOO_LARGE, "text/plain", "A body has at most 4096 bytes here.\n");
+    const char* accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+    const bool wants_html = accept != nullptr && std::strstr(accept, "text/html") != nullptr;
     if (const auto reply =
-            server.handlers_.call({method, path, body.text, entrance.is_unix && is_operator(connection)}))
-      return send(connection, reply->status, "application/json", reply->json, "GET, HEAD, PUT, DELETE");
+            server.handlers_.call({method, path, body.text, entrance.is_unix && is_operator(connection), wants_html}))
+      return send(connection, reply->status, reply->content_type, reply->body, "GET, HEAD, PUT, DELETE");
     if (std::strcmp(method, MHD_HTTP_METHOD_GET) != 0 && std::strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
       return send(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain", "This path takes GET and HEAD.\n");
     if (wanted == "/metrics")

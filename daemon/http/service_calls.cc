@@ -1,4 +1,5 @@
 // The life of a request in the HTTP thread: the check of its headers, its questions, the wait for answers, and the reply.
+#include "daemon/base/browser_headers.h"
 #include "daemon/base/log.h"
 #include "daemon/http/foreign_site.h"
 #include "daemon/http/service_thread.h"
@@ -14,18 +15,6 @@ namespace maru::daemon::http {
 namespace {
 
 constexpr uint64_t kBegunMs = 30'000;  // the longest wait for an answer that the deciding thread has begun
-
-// Headers of every reply, for browsers. The page may load its own parts and ask this marud, and may do nothing else. No text
-// from a client can become a script in it. A browser must not display other replies as a page.
-constexpr std::pair<const char*, const char*> kSafety[] = {{"X-Content-Type-Options", "nosniff"},
-                                                           {"X-Frame-Options", "DENY"},
-                                                           {"Referrer-Policy", "no-referrer"},
-                                                           {"Cross-Origin-Resource-Policy", "same-origin"},
-                                                           {"Cross-Origin-Opener-Policy", "same-origin"}};
-constexpr const char* kPagePolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
-constexpr const char* kDataPolicy = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
 // A zero byte ends the target for libmicrohttpd, though the line goes on. libmicrohttpd takes the version from the end of the
 // same line. Without a zero byte, only a space stands between the two.
@@ -236,7 +225,7 @@ MHD_Result Service::Thread::send(Call& call) {
   if (!response) return MHD_NO;
   MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.content_type);
   MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-  for (const auto& [name, value] : kSafety) MHD_add_response_header(response, name, value);
+  for (const auto& [name, value] : kSafetyHeaders) MHD_add_response_header(response, name, value);
   MHD_add_response_header(response, "Content-Security-Policy", reply.is_page ? kPagePolicy : kDataPolicy);
   if (reply.is_page) MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ACCEPT);
   if (!reply.allow.empty()) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, reply.allow.c_str());

@@ -3,6 +3,7 @@
 #include "daemon/base/json_text.h"
 #include "daemon/base/log.h"
 #include "daemon/base/request_fields.h"
+#include "daemon/tierd/page_http.h"
 
 #include <array>
 #include <cerrno>
@@ -140,7 +141,9 @@ Result<void> Controllers::begin() {
                                              service_.health());
   thread_ = std::thread([this] { run(); });
   service_.http().set([this](const maru::daemon::beside::HttpCall& call) {
-    return answer_quota(call, [this](uint32_t kind, const std::string& body) { return ask(kind, body); });
+    const AskOrder ask_this = [this](uint32_t kind, const std::string& body) { return ask(kind, body); };
+    const auto page = answer_page(call, ask_this);
+    return page ? page : answer_quota(call, ask_this);
   });
   return {};
 }

@@ -1,6 +1,7 @@
 """marud's page as a person sees it: a real marud with real clients, and a real browser without a screen.
 
-  page_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM [--pictures FOLDER]
+  page_test.py --marud PROGRAM --marudctl PROGRAM --client PROGRAM --adapter-client PROGRAM
+               [--pictures FOLDER]
 """
 import argparse
 import json
@@ -184,29 +185,39 @@ def who_ends_leaves_its_blocks(page, marud, client):
     expect(client.ask("retrieve z1") == 0, "z1 is not there")
 
 
+def adapters_are_counted(page, marud):
+    """Those of each user, where there are any: the figures that marudctl shows."""
+    expect(page.value("document.getElementById('adapters').hidden"), "adapters where no user has any")
+    with tempfile.TemporaryDirectory() as folder, BlockClient(arguments.adapter_client, marud, arguments=[folder]) as client:
+        try:
+            for name in ("much", "little", "never"):
+                expect(client.ask(f"load {name}") == 0, f"{name} is registered")
+            for name in ("much exact", "much", "much", "much", "little"):
+                expect(client.ask(f"use {name}") == 0, f"{name} is there")
+            page.wait_for("!document.getElementById('adapters').hidden", "adapters are shown")
+            user = marudctl(marud, "adapters")["users"][0]
+            expect((user["hot_adapters"], user["warm_adapters"], user["adapters"]) == (1, 1, 3), f"marudctl says {user}")
+            row = [str(os.geteuid()), "3", f"1, {size_text(user['hot_bytes'])}", f"1, {size_text(user['warm_bytes'])}",
+                   "60.0 %", "0.0 %", "2", size_text(user["loaded_bytes"]), "0"]
+            texts = "[...document.querySelectorAll('#adapters {}')].map((cell) => cell.innerText)".format
+            page.wait_for(f"JSON.stringify({texts('td')}) === JSON.stringify({json.dumps(row)})", f"the user's row is {row}")
+            heads = page.value(texts("th"))
+            expect(heads == ["User", "Adapters", "HOT", "WARM", "Found HOT", "Found WARM", "Loads", "Read", "Promoted"], heads)
+            picture(page, "adapters")
+        finally:
+            client.ask("forget")
+    page.wait_for("document.getElementById('adapters').hidden", "adapters that are gone are shown")
+
+
+def size_text(size):
+    """As the page writes it: three digits of a number below 1024."""
+    return f"{size} B" if size < 1024 else f"{size / 1024:.0f} KiB" if size >= 99.95 * 1024 else f"{size / 1024:.1f} KiB"
+
+
 def evictions_are_counted(page, client):
     client.ask("fill b 16000 4096")  # more than the pool has
     page.wait_for("[...document.querySelectorAll('#evictions td.number')].some((cell) => parseFloat(cell.innerText) > 0)",
                   "evictions are shown")
-
-
-def it_fits_a_phone(page):
-    for name, width, height, is_phone, scheme in (("phone-light", 360, 740, True, "light"),
-                                                  ("phone-dark", 360, 740, True, "dark"),
-                                                  ("desk-light", 1200, 900, False, "light"),
-                                                  ("desk-dark", 1200, 900, False, "dark")):
-        page.screen(width, height, is_phone, scheme)
-        page.wait_for(f"innerWidth === {width}", f"the window is {width} wide")
-        # What was drawn for another width goes with the next picture.
-        page.wait_for(f"document.documentElement.scrollWidth <= {width}", f"{name}: all of it fits")
-        out = page.value("[...document.querySelectorAll('main *')].filter((one) => "
-                         f"one.getBoundingClientRect().right > {width} + 1)"
-                         ".map((one) => one.tagName + ' ' + one.className).slice(0, 5)")
-        expect(not out, f"{name}: beyond the right edge: {out}")
-        ground = page.value("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3)"
-                            ".every((part) => part < 80)")
-        expect(ground == (scheme == "dark"), f"{name}: the ground is {'dark' if ground else 'light'}")
-        picture(page, name)
 
 
 def one_picture_is_of_one_pool(page):
@@ -277,8 +288,10 @@ def main():
             hit_ratios_move(page, one)
             clients_and_tenants_are_listed(page, marud, (one, other))
             who_ends_leaves_its_blocks(page, marud, other)
+            adapters_are_counted(page, marud)
             evictions_are_counted(page, one)
-            it_fits_a_phone(page)
+            misfits = page.misfits(lambda name: picture(page, name))
+            expect(not misfits, misfits)
             one_picture_is_of_one_pool(page)
             pools_come_and_go(page, marud)
             silence_is_said(page, marud)
@@ -293,7 +306,7 @@ def main():
 
 
 parser = argparse.ArgumentParser()
-for argument in ("--marud", "--marudctl", "--client"):
+for argument in ("--marud", "--marudctl", "--client", "--adapter-client"):
     parser.add_argument(argument, required=True)
 parser.add_argument("--pictures", help="a folder for what the page looks like")
 arguments = parser.parse_args()

@@ -110,6 +110,29 @@ class Browser:
         shot = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
+    def misfits(self, picture=lambda name: None):
+        """What of the page goes beyond the edges of a phone and of a desk, or has not the ground of the scheme."""
+        found = []
+        for name, width, height, is_phone, scheme in (("phone-light", 360, 740, True, "light"),
+                                                      ("phone-dark", 360, 740, True, "dark"),
+                                                      ("desk-light", 1200, 900, False, "light"),
+                                                      ("desk-dark", 1200, 900, False, "dark")):
+            self.screen(width, height, is_phone, scheme)
+            self.wait_for(f"innerWidth === {width}", f"the window is {width} wide")
+            # What was drawn for another width goes with the next picture.
+            self.wait_for(f"document.documentElement.scrollWidth <= {width}", f"{name}: all of it fits")
+            out = self.value("[...document.querySelectorAll('main *')].filter((one) => "
+                             f"one.getBoundingClientRect().right > {width} + 1)"
+                             ".map((one) => one.tagName + ' ' + one.className).slice(0, 5)")
+            if out:
+                found.append(f"{name}: beyond the right edge: {out}")
+            is_dark = self.value("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3)"
+                                 ".every((part) => part < 80)")
+            if is_dark != (scheme == "dark"):
+                found.append(f"{name}: the ground is {'dark' if is_dark else 'light'}")
+            picture(name)
+        return found
+
     def mistakes(self):
         """What went wrong inside: exceptions, and what the browser refused or complained of."""
         found = []

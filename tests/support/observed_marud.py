@@ -125,11 +125,11 @@ class ObservedMarud(Marud):
 
 
 class BlockClient:
-    """A process that is attached: tests/support/block_client.c."""
+    """A process that is attached and does what it is told: tests/support/block_client.c, or tests/page/adapter_client.cc."""
 
-    def __init__(self, program, marud, pool="default", under=()):
+    def __init__(self, program, marud, pool="default", under=(), arguments=()):
         """`under`: a program that starts it, and its arguments."""
-        self.process = subprocess.Popen([*under, program], env={**marud.environment, "BLOCK_CLIENT_POOL": pool},
+        self.process = subprocess.Popen([*under, program, *arguments], env={**marud.environment, "BLOCK_CLIENT_POOL": pool},
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def __enter__(self):

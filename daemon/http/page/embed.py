@@ -1,4 +1,7 @@
-"""Writes the files of the page as the constants of page.h: embed.py OUTPUT page.html page.css page.js page_draw.js"""
+"""Writes the files of a page as constants, which a header declares in a namespace:
+
+  embed.py OUTPUT HEADER NAMESPACE page.html page.css page.js page_draw.js
+"""
 import pathlib
 import sys
 
@@ -11,11 +14,11 @@ def literal(data):
     return f'"{text}"'
 
 
-output, *inputs = sys.argv[1:]
-lines = ['#include "daemon/http/page/page.h"', "", "namespace maru::daemon::http {", ""]
+output, header, namespace, *inputs = sys.argv[1:]
+lines = [f'#include "{header}"', "", f"namespace {namespace} {{", ""]
 for name, path in zip(("kPageText", "kPageStyle", "kPageScript", "kPageDrawing"), inputs, strict=True):
     data = pathlib.Path(path).read_bytes()
     parts = [literal(data[at:at + LITERAL_BYTES]) for at in range(0, len(data), LITERAL_BYTES)]
     lines.append(f"const std::string_view {name}(\n  " + "\n  ".join(parts) + f",\n  {len(data)});")
-lines += ["", "}  // namespace maru::daemon::http", ""]
+lines += ["", f"}}  // namespace {namespace}", ""]
 pathlib.Path(output).write_text("\n".join(lines))

@@ -155,7 +155,7 @@ function drawAdapters(users) {
       table([["User", "", (row) => row.uid], ["Adapters", "number", (row) => countText(row.adapters)],
              ["HOT", "number", resident("hot")], ["WARM", "number roomy", resident("warm")],
              ["Found HOT", "number", (row) => percentText(row.hot_ratio ?? null)],
-             ["WARM", "number roomy", (row) => percentText(row.warm_ratio ?? null)],
+             ["Found WARM", "number roomy", (row) => percentText(row.warm_ratio ?? null)],
              ["Loads", "number", (row) => countText(row.loads)], ["Read", "number roomy", (row) => sizeText(row.loaded_bytes)],
              ["Promoted", "number roomy", (row) => countText(row.promotions)]],
             users, "No user has adapters."));
