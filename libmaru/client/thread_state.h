@@ -36,7 +36,7 @@ struct ThreadState {
   void* volatile innermost = nullptr;  // memory_errors.cc: the frame that the handler leaves
   TraceContext request;                // maru_set_traceparent(): the request of this thread
   const OpenSpan* span = nullptr;      // of the call that is under way, where it is traced
-  uint64_t number = 0;                 // the kernel's, as this ring's client has learnt it; a child of fork() has another ring
+  uint64_t number = 0;  // the kernel's, as this ring's client has learnt it; a child of fork() has another ring
   uint64_t number_of_ring = 0;
   std::tuple<Scratch<int32_t>, Scratch<uint32_t>, Scratch<uint64_t>, Scratch<shm::Digest>, Scratch<shm::Found>,
              Scratch<shm::HeldBlock>, Scratch<shm::PageRef>, Scratch<shm::PlainDigest>>
