@@ -21,8 +21,8 @@ namespace maru::adapters {
 inline constexpr uint64_t kLineBytes = 64;
 
 #if defined(__x86_64__)
-// Eight rows of eight 16-bit elements, or four rows of four 32-bit elements; of every x86-64. `offset`: in each row. to(i) is where
-// row i of the result goes.
+// Eight rows of eight 16-bit elements, or four rows of four 32-bit elements; of every x86-64. `offset`: in each row. to(i) is
+// where row i of the result goes.
 template <typename Row>
 inline void transpose_block_2(const std::byte* const* from, uint64_t offset, const Row& to) {
   __m128i a[8], b[8];
