@@ -222,8 +222,8 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
 }
 
 // Only computing is certain to be as fast as the asker says; a tier is as fast as it was, and others wait before. The asker
-// would compute the ticket's blocks under way first, and then this one. Where the tier's speed is not known, the loads of one
-// ticket show it.
+// would compute the ticket's blocks under way first, and then this one. Where the speed is unknown, the loads of one ticket
+// show it.
 bool PrefetchController::is_gated(Ticket& ticket, const Load& load) const {
   const TierSlot& slot = *slots_[load.tier];
   const double speed = slot.load_bytes_per_second();

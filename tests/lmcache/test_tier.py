@@ -11,6 +11,7 @@ from mp_objects import manager, read, write
 from test_l2 import Tier
 
 from maru import pool_tier
+from maru_lmcache import adapter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python" / "tests"))
 from tier_process import Tierd, push_out  # noqa: E402
@@ -89,7 +90,7 @@ def test_the_back_end_in_an_engine(marud, tierd, monkeypatch, asked):
         assert asked == [3 * TOKENS]
 
 
-def test_a_time_to_compute_that_is_none_is_refused(marud, monkeypatch):
+def test_a_time_to_compute_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("MARU_COMPUTE_US", "fast")
     with pytest.raises(ValueError, match="MARU_COMPUTE_US is 'fast'"):
-        Storage(str(marud.socket))
+        adapter._compute_us()

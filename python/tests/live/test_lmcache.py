@@ -138,9 +138,9 @@ def test_the_turns_of_a_conversation_go_to_one_engine_and_the_other(pair, server
         answer = pair[turn % 2].answers([prompt], n)
         assert answer["tokens"] == right([prompt], n)
         known = len(prompt) + n - 1  # the last token that was generated has left nothing in the cache
-        until(lambda: server.stored() - stored >= known // CHUNK - before // CHUNK, "what is new is stored")
+        until(lambda: server.stored() - stored >= known // CHUNK - before // CHUNK, "the new chunks are stored")
         if turn:
-            assert answer["cached"][0] >= before // CHUNK * CHUNK > 0, "the other engine stored what it generated"
+            assert answer["cached"][0] >= before // CHUNK * CHUNK > 0, "the other engine stored its answer"
         prompt, before = prompt + answer["tokens"][0] + tokens(200), known
 
 
