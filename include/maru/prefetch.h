@@ -47,10 +47,10 @@ typedef struct maru_prefetch_options {
   const char *socket_path; /* of maru-tierd; NULL: $MARU_TIER_SOCKET, else /run/maru-tierd/prefetch.sock */
   uint32_t policy;         /* enum maru_prefetch_policy */
   uint32_t deadline_ms;    /* the ticket ends then with the blocks that are there; 0: 1000. At most 60000 */
-  uint32_t compute_us;     /* how long the caller would compute one block, in microseconds. A load does not begin when it
+  uint32_t compute_us; /* how long the caller would compute one block, in microseconds. A load does not begin when it
                               is estimated to take longer than computing the ticket's blocks under way and this block.
                               0: unknown, load in any case */
-  uint32_t flags;          /* enum maru_prefetch_flags */
+  uint32_t flags;      /* enum maru_prefetch_flags */
   uint64_t reserved[4];
 } maru_prefetch_options;
 

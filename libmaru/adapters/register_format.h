@@ -58,7 +58,7 @@ struct Entry {
   EntryWord words[kForms];
   std::atomic<uint32_t> resident;  // bit 1 << form
   uint32_t list_place[kForms];
-  uint32_t is_checked;  // 1: `checksum` was known when the adapter was loaded, and never changes
+  uint32_t is_checked;        // 1: `checksum` was known when the adapter was loaded, and never changes
   uint64_t since_ms[kForms];  // when the form came
   std::atomic<uint64_t> last_use_ms;
   std::atomic<uint64_t> uses[kUseSlots];  // period << 32 | uses in it
