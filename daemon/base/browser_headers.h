@@ -1,4 +1,4 @@
-// What browsers are told of every reply by HTTP.
+// Headers of every reply by HTTP, for browsers.
 #pragma once
 
 #include <utility>
