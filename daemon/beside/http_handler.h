@@ -30,15 +30,19 @@ class HttpHandlers {
  public:
   // Afterwards the handler of before is not called any more, and no call of it is under way.
   void set(HttpHandler handler) {
+    const std::lock_guard door(door_);
     const std::lock_guard lock(mutex_);
     handler_ = std::move(handler);
   }
   std::optional<HttpReply> call(const HttpCall& call) const {
+    std::unique_lock door(door_);  // a set() that waits goes before later calls
     const std::shared_lock lock(mutex_);
+    door.unlock();
     return handler_ ? handler_(call) : std::nullopt;
   }
 
  private:
+  mutable std::mutex door_;
   mutable std::shared_mutex mutex_;
   HttpHandler handler_;
 };

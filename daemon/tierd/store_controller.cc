@@ -284,7 +284,8 @@ void StoreController::written(const std::shared_ptr<Job>& job, size_t slot, int 
     ++job->stored;
   else if (!is_final)
     ++job->failed;
-  note_stale(*slots_[slot], job->key, result != 0);
+  // A store behind an open breaker has not reached the tier: an entry there is as good as before.
+  if (result != -EHOSTDOWN) note_stale(*slots_[slot], job->key, result != 0);
   if (--job->open == 0) finish(*job);
 }
 
@@ -302,7 +303,7 @@ void StoreController::delete_stale() {
   stale_tried_ = tried.size() < kStaleAtATime ? decltype(stale_tried_){} : tried.back();
   for (const auto& [stale_slot, key] : tried)
     for (const auto& slot : slots_)
-      if (slot.get() == stale_slot && !busy_.contains(key)) erase_from({slot.get()}, key);
+      if (slot.get() == stale_slot && slot->has_room() && !busy_.contains(key)) erase_from({slot.get()}, key);
 }
 
 void StoreController::finish(Job& job) {

@@ -69,7 +69,8 @@ void TierSlot::submit(TierOperation operation) {
   const bool is_store = operation.request.kind == MARU_TIER_STORE || operation.request.kind == MARU_TIER_DELETE;
   operation.deadline =
       now + std::chrono::milliseconds(is_store ? settings_.store_timeout_ms : settings_.load_timeout_ms);
-  if (!may_pass(now)) {
+  const bool is_delete = operation.request.kind == MARU_TIER_DELETE;
+  if (is_delete ? circuit_ != Circuit::kClosed : !may_pass(now)) {
     operation.answered({ticket, -EHOSTDOWN, 0, 0, 0});
     if (operation.released) operation.released();
     return;
@@ -161,6 +162,7 @@ void TierSlot::note_load(uint64_t bytes, Clock::time_point now) {
 
 void TierSlot::judge(Open& open, int result, Clock::time_point now) {
   const uint32_t kind = open.operation.request.kind;
+  if (kind == MARU_TIER_DELETE) return;
   uint32_t& failures = failures_[kind < failures_.size() ? kind : 0];
   if (is_healthy(result)) {
     failures = 0;

@@ -6,7 +6,8 @@
 //
 // The breaker opens after kBreakerFailures failures of one kind of operation in a row (errors of the device, and deadlines): a
 // tier may answer lookups from memory while its device hangs. While the breaker is open nothing reaches the tier, and every
-// operation ends with -EHOSTDOWN. After a pause, which doubles each time, one operation is tried.
+// operation ends with -EHOSTDOWN. After a pause, which doubles each time, one operation is tried. Deletions neither open the
+// breaker nor try it: a tier may refuse them alone, and they are tried again and again.
 //
 // Threads: one, the controllers'. Callbacks come from submit(), take_completions() and expire().
 #pragma once

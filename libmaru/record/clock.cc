@@ -73,7 +73,9 @@ void Clock::compare() {
   next.pace = uint64_t((__uint128_t(next.ns - first_.ns) << 32) / (next.counter - first_.counter));
   if (const Anchor* before = anchor_.load(std::memory_order_relaxed)) {
     const auto off = int64_t(before->at(next.counter) - next.ns);
-    if (off > kOffNsMax || off < -kOffNsMax) has_counter_.store(false, std::memory_order_relaxed);  // from some call on
+    // After a long pause an older pace proves nothing.
+    const bool is_fresh = next.ns - before->ns < 2 * kComparePauseNs;
+    if (is_fresh && (off > kOffNsMax || off < -kOffNsMax)) has_counter_.store(false, std::memory_order_relaxed);
   }
   anchor_.store(&next, std::memory_order_release);
   ++compared_;
@@ -84,8 +86,9 @@ uint64_t Clock::now_ns() {
   if (!has_counter_.load(std::memory_order_relaxed)) return clock_ns();  // as where it is set
   const Anchor& anchor = *anchor_.load(std::memory_order_acquire);
   const uint64_t count = counter(), ns = anchor.at(count);
-  if (ns - anchor.ns > kComparePauseNs) compare();
-  return ns;
+  if (ns - anchor.ns <= kComparePauseNs) return ns;
+  compare();
+  return clock_ns();
 }
 
 }  // namespace maru::record

@@ -37,6 +37,7 @@ class TierControllers : public testing::Test {
     ASSERT_NE(plugin, nullptr);
     for (size_t i = 0; i < tiers; ++i) {
       slot_settings_.name = std::string(1, char('a' + i));
+      if (i > 0) slot_settings_.load_timeout_ms = 60'000;  // the first one alone is late
       auto tier = Tier::open(plugin, {{"name", slot_settings_.name}});
       ASSERT_TRUE(tier) << tier.error().text();
       slots_.push_back(std::make_unique<TierSlot>(slot_settings_, std::move(*tier), counters_));
@@ -254,6 +255,37 @@ TEST_F(TierControllers, AnOldEntryOutlivesNoFailedReplacement) {
   Asked& asked = ask({"key"});
   ASSERT_TRUE(asked.reply);
   EXPECT_EQ(asked.reply->absent, 1u);
+}
+
+TEST_F(TierControllers, ATierThatRefusesDeletionsServesTheRest) {
+  start();
+  const FeedItem item = stored("key");
+  tell(item);
+  answer("store key");
+  remove({"key"});
+  tell(deleted(item));
+  for (uint32_t i = 0; i < 2 * TierSlot::kBreakerFailures; ++i) {
+    answer("delete key", -EACCES);
+    stores_->delete_stale();
+  }
+  EXPECT_FALSE(slots_[0]->is_open_circuit());
+  put_below("other");
+  EXPECT_TRUE(tiers_[0]->has("other"));
+}
+
+TEST_F(TierControllers, StoresBehindAnOpenBreakerLeaveEntriesAsTheyAre) {
+  start();
+  put_below("key");
+  remove({"key"});
+  for (uint32_t i = 0; i < TierSlot::kBreakerFailures; ++i) {
+    ask({"nowhere"});
+    answer("lookup nowhere", -EIO);
+  }
+  ASSERT_TRUE(slots_[0]->is_open_circuit());
+  tell(stored("key"));
+  stores_->delete_stale();
+  EXPECT_EQ(waiting(), Texts{});
+  EXPECT_FALSE(stores_->is_stale(*slots_[0], entry_key(test::key_of("key"), pool_, names_)));
 }
 
 TEST_F(TierControllers, NoLookupPassesADeletionUnderWay) {

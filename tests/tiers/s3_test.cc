@@ -398,7 +398,7 @@ TEST_F(S3, WhatOtherHostsStoreIsFoundAtOnceAndListedLater) {
 TEST_F(S3, AListThatDoesNotEndHoldsUpNobodyAndHasABound) {
   start();
   server_->tell("faults endless=1000000000");
-  const auto tier = open({{"timeout_ms", "500"}});  // it does not wait for the whole list
+  const auto tier = open({{"timeout_ms", "5000"}});  // it does not wait for the whole list
   TierUser user(*tier);
   EXPECT_EQ(user.store("key", entry_), 0);
   EXPECT_EQ(user.load("key"), entry_);

@@ -38,6 +38,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
+def _microseconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of microseconds, 0 or more")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """Of `lmcache server`, with marud's options."""
     from lmcache.cli.commands.server import ServerCommand
@@ -51,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--maru-timeout-ms", metavar="N", type=int, default=5000, help="for requests to marud (default: 5000)")
     group.add_argument("--maru-prefetch", metavar="SOCKET", nargs="?", const=True, default=False,
                        help="maru-tierd loads what has left the pool (default of SOCKET: MARU_TIER_SOCKET, or the service's)")
-    group.add_argument("--maru-compute-us", metavar="N", type=int, default=0,
+    group.add_argument("--maru-compute-us", metavar="N", type=_microseconds, default=0,
                        help="in which engines compute a token: nothing is loaded that would take longer (default: not known)")
     group.add_argument("--maru-blend-matcher", action="store_true",
                        help="with --engine-type blend: LMCache's own L1, and a matcher of chunks in the pool, for all servers")

@@ -33,7 +33,9 @@ void FileTier::make_clean(Lock& lock) {
   const bool is_full = std::chrono::steady_clock::now() < full_until_;
   if (!is_full) {
     if (const auto fresh = table_.any_fresh()) {
-      (void)prepare(*fresh, lock);
+      // Where the disk is full, an older region may serve.
+      const int result = prepare(*fresh, lock);
+      if (result < 0 && result != -ENOSPC && result != -EDQUOT && table_.clean_count() == 0) refuse_waiting(result);
       return;
     }
   }
