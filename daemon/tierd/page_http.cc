@@ -4,6 +4,7 @@
 #include "daemon/tierd/page/page.h"
 #include "libmaru/prefetch/message.h"
 
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace maru::tierd {
