@@ -15,6 +15,9 @@
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 namespace maru::record {
 namespace {
@@ -24,6 +27,7 @@ using format::Recorded;
 using format::RecordedKey;
 
 constexpr size_t kKeysMax = 1u << 20;  // of one record, as of one call
+constexpr size_t kStreamedKeys = 128;  // of one call, from which on they go past the cache
 
 thread_local int depth = 0;
 thread_local uint32_t thread_number = 0;
@@ -70,6 +74,33 @@ struct Told {
   const maru_store_options* options = nullptr;
 };
 
+// Many keys go to memory past the cache, in a third of the time: the process does not read them again. They may arrive after the
+// record's magic, as a reader comes when the process has ended.
+template <bool kStreams>
+inline void put(RecordedKey* place, RecordedKey key) {
+#if defined(__x86_64__)
+  if constexpr (kStreams) {
+    ::_mm_stream_si64(reinterpret_cast<long long*>(&place->low), static_cast<long long>(key.low));
+    ::_mm_stream_si64(reinterpret_cast<long long*>(&place->high), static_cast<long long>(key.high));
+    return;
+  }
+#endif
+  *place = key;
+}
+
+template <bool kStreams>
+void put_digests(RecordedKey* places, const Told& told, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (told.keys != nullptr) {
+      put<kStreams>(places + i, digest(told.keys[i]));
+    } else {
+      const maru_key_rows& rows = *told.rows;
+      const auto* data = static_cast<const char*>(rows.data) + i * rows.stride;
+      put<kStreams>(places + i, digest(data, rows.sizes ? rows.sizes[i] : rows.size, rows.kind, rows.tenant));
+    }
+  }
+}
+
 uint16_t number_of(const maru_client* client) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(client) >> 4;
   return uint16_t(bits ^ bits >> 16 ^ bits >> 32);
@@ -95,15 +126,10 @@ void write(Recorder& recorder, const Told& told, int result, uint64_t at_ns) {
   record->block = told.block;
   record->parent = told.options != nullptr ? told.options->parent : 0;
   auto* keys = reinterpret_cast<RecordedKey*>(record + 1);
-  for (size_t i = 0; i < n; ++i) {
-    if (told.keys != nullptr) {
-      keys[i] = digest(told.keys[i]);
-    } else {
-      const auto* data = static_cast<const char*>(told.rows->data) + i * told.rows->stride;
-      keys[i] =
-          digest(data, told.rows->sizes ? told.rows->sizes[i] : told.rows->size, told.rows->kind, told.rows->tenant);
-    }
-  }
+  if (n >= kStreamedKeys)
+    put_digests<true>(keys, told, n);
+  else
+    put_digests<false>(keys, told, n);
   if (parent != nullptr) keys[n] = digest(*parent);
   if (told.sizes != nullptr) std::memcpy(keys + n + (parent ? 1 : 0), told.sizes, n * 8);
   Recorder::finish(*record, bytes);

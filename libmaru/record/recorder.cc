@@ -8,13 +8,16 @@
 #include <ctime>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace maru::record {
 namespace {
 
-constexpr uint64_t kStepBytes = 4u << 20;  // by which the file grows
+constexpr uint64_t kStepBytes = 1u << 20;    // by which the file grows
+constexpr uint64_t kAheadBytes = 16u << 20;  // that are ready for records; 4,000 matches of 256 keys
 constexpr uint64_t kBytesMax = 4ull << 30, kBytesLeast = 64u << 10;
 constexpr int kFirstDescriptor = 3;  // the standard streams stay free for the program
 
@@ -31,7 +34,12 @@ void begin_again_in_child() {
   deciding.unlock();
 }
 
-void end_file() { delete recorder.exchange(nullptr); }
+// The object stays: another thread may be writing a record.
+void end_file() {
+  static Recorder* ended;
+  ended = recorder.exchange(nullptr);
+  if (ended != nullptr) ended->end();
+}
 
 uint64_t unix_ns() {
   timespec now;
@@ -97,12 +105,50 @@ Recorder::Recorder(const std::string& path, uint64_t bytes_max)
               0,
               0,
               0};
+  // The program's signals are for its own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    ahead_ = std::thread([this] { make_ahead(); });
+  } catch (const std::system_error&) {
+    is_asked_.store(true);  // calls make their pages themselves
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ask_ahead();
 }
 
-// The mapping and the file's size stay: another thread may be writing a record.
 Recorder::~Recorder() {
-  if (base_ != nullptr) header().end = std::min(end_.load(), mapped_.load());
+  end();
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void Recorder::end() {
+  is_ending_.store(true);
+  if (ahead_.joinable()) {
+    is_asked_.store(true);
+    is_asked_.notify_one();
+    ahead_.join();
+  }
+  if (base_ != nullptr) header().end = std::min(end_.load(), mapped_.load());
+}
+
+void Recorder::ask_ahead() {
+  if (!is_asked_.load(std::memory_order_relaxed) && !is_asked_.exchange(true)) is_asked_.notify_one();
+}
+
+void Recorder::make_ahead() {
+  while (true) {
+    is_asked_.wait(false);
+    while (!is_ending_.load()) {
+      const uint64_t ready = mapped_.load(std::memory_order_relaxed);
+      const uint64_t wanted = std::min(end_.load(std::memory_order_relaxed) + kAheadBytes, bytes_max_);
+      if (ready >= wanted) break;
+      if (!grow(ready + 1)) return;
+    }
+    if (is_ending_.load() || mapped_.load(std::memory_order_relaxed) == bytes_max_) return;
+    is_asked_.store(false);
+  }
 }
 
 bool Recorder::grow(uint64_t end) {
@@ -125,7 +171,9 @@ bool Recorder::grow(uint64_t end) {
 
 format::Record* Recorder::begin(uint32_t bytes) {
   const uint64_t at = end_.fetch_add(bytes, std::memory_order_relaxed);
-  if (at + bytes > mapped_.load(std::memory_order_acquire) && !grow(at + bytes)) {
+  const uint64_t ready = mapped_.load(std::memory_order_acquire);
+  if (at + bytes + kAheadBytes / 2 > ready) ask_ahead();
+  if (at + bytes > ready && !grow(at + bytes)) {
     std::atomic_ref<uint64_t>(header().dropped).fetch_add(1, std::memory_order_relaxed);
     return nullptr;
   }

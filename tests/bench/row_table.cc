@@ -75,6 +75,10 @@ const std::vector<RowSpec>& row_table() {
        "ns/call", 1.1, kRatio, 0, 0},
       {"two_clocks_and_a_line", "copy", "the clock read twice, and 64 bytes written to a line that no cache holds",
        "the line alone", "ns/record", 0, kNone, 0, 0},
+      {"two_clocks_and_64_keys", "copy", "the same, and 1 KiB copied behind the line", "the line and the copy",
+       "ns/record", 0, kNone, 0, 0},
+      {"two_clocks_and_256_keys", "copy", "the same, and 4 KiB copied behind the line", "the line and the copy",
+       "ns/record", 0, kNone, 0, 0},
       // The life of blocks, beside the same through maru.h.
       {"blocks_match_active_8", "blocks",
        "match a chain whose blocks are held: count, pin, addresses, and let go (8 blocks, blocks.hpp)",

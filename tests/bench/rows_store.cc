@@ -1,4 +1,5 @@
 // Storing and deleting small blocks, and copying large ones in.
+#include "maru/format/recording.h"
 #include "tests/bench/clock.h"
 #include "tests/bench/content.h"
 #include "tests/bench/floors.h"
@@ -192,30 +193,33 @@ void copy_row(Suite& suite, const char* row, uint64_t copy_bytes, uint64_t page_
   suite.measure(row, contestants, facts);
 }
 
-// The least that a record of a call needs: two looks at the clock, and a line of memory that no cache holds. Without clocks:
-// the line alone.
-double lines_between_clocks(const FloorMemory& memory, bool has_clocks) {
-  static constexpr uint64_t kLineBytes = 64, kLapLines = 1024;
+// The least that a record of a call needs: two looks at the clock, a line of memory that no cache holds, and one copy of its
+// keys. Without clocks: the memory alone.
+double records_between_clocks(const FloorMemory& memory, bool has_clocks, uint64_t key_bytes) {
+  static constexpr uint64_t kLineBytes = 64, kLapBytes = 64 << 10;
+  const std::vector<std::byte> keys(key_bytes);
+  const uint64_t bytes = kLineBytes + key_bytes, records = kLapBytes / bytes;
   Laps laps;
   uint64_t clocks[8] = {};
-  for (uint64_t at = 0; at < memory.bytes();) {
+  for (uint64_t at = 0; at + records * bytes <= memory.bytes();) {
     const uint64_t started_ns = now_ns();
-    for (uint64_t line = 0; line < kLapLines; ++line, at += kLineBytes) {
+    for (uint64_t record = 0; record < records; ++record, at += bytes) {
       if (has_clocks) clocks[0] = now_ns(), clocks[1] = now_ns();
       std::memcpy(memory.data() + at, clocks, kLineBytes);
+      if (key_bytes != 0) std::memcpy(memory.data() + at + kLineBytes, keys.data(), key_bytes);
     }
-    laps.add(now_ns() - started_ns, kLapLines);
+    laps.add(now_ns() - started_ns, records);
   }
   return laps.median();
 }
 
-void record_floor_row(Suite& suite) {
-  static constexpr char kRow[] = "two_clocks_and_a_line";
-  if (!suite.wants(kRow)) return;
+void record_floor_row(Suite& suite, const char* row, uint64_t keys) {
+  if (!suite.wants(row)) return;
   const FloorMemory memory(64 << 20, false);
-  suite.measure(kRow,
-                {{"value", [&] { return lines_between_clocks(memory, true); }},
-                 {"floor", [&] { return lines_between_clocks(memory, false); }}},
+  const uint64_t key_bytes = keys * sizeof(format::RecordedKey);
+  suite.measure(row,
+                {{"value", [&] { return records_between_clocks(memory, true, key_bytes); }},
+                 {"floor", [&] { return records_between_clocks(memory, false, key_bytes); }}},
                 {});
 }
 
@@ -284,7 +288,9 @@ void store_rows(Suite& suite) {
 void copy_rows(Suite& suite) {
   copy_row(suite, "store_copy_64kib", 64 << 10, 64 << 10);
   copy_row(suite, "store_copy_1mib", 1 << 20, 2 << 20);
-  record_floor_row(suite);
+  record_floor_row(suite, "two_clocks_and_a_line", 0);
+  record_floor_row(suite, "two_clocks_and_64_keys", 64);
+  record_floor_row(suite, "two_clocks_and_256_keys", 256);
 }
 
 }  // namespace maru::bench

@@ -2,7 +2,8 @@
 //
 // A file has a header and records, one behind the other, roughly in the order in which the calls ended: threads write at once.
 // Numbers have the byte order of the machine. A record begins with its magic and its length. A process that died in the middle
-// of a record leaves a place without a magic: a reader goes on by 8 bytes until it meets the next magic.
+// of a record leaves a place without a magic: a reader goes on by 8 bytes until it meets the next magic. A reader comes when
+// the process has ended: until then the keys of a record may still be on their way.
 #pragma once
 
 #include <cstddef>
