@@ -74,8 +74,8 @@ struct Told {
   const maru_store_options* options = nullptr;
 };
 
-// Many keys go to memory past the cache, in a third of the time: the process does not read them again. They may arrive after the
-// record's magic, as a reader comes when the process has ended.
+// Many keys go to memory past the cache, in a third of the time: the process does not read them again. They may arrive after
+// the record's magic, as a reader comes when the process has ended.
 template <bool kStreams>
 inline void put(RecordedKey* place, RecordedKey key) {
 #if defined(__x86_64__)

@@ -1,6 +1,7 @@
 /* A client for the tests of events: attaches to the marud of $MARU_SOCKET, then does one thing for each line of its input and
  * answers with one line, the result. Keys are digests of 32 bytes; all bytes are in hexadecimal digits.
  *   store KEY BYTES PARENT METADATA [TENANT]   "-" is no parent, and no metadata
+ *   ttl MS   of all stores from now on; 0 is for ever
  *   delete KEY [TENANT], exists KEY [TENANT]
  *   which KEY...   how many leading keys are there, match KEY... likewise, by maru_match_prefix
  *   batch KEY..., rows KEY...   how many of them are there, by maru_exists_batch and maru_exists_rows
@@ -21,6 +22,7 @@
 static char line[LINE_MAX_BYTES];
 static char payload[1 << 20];
 static unsigned char metadata[MARU_METADATA_BYTES_MAX];
+static uint64_t ttl_ms;
 
 static unsigned half_of(char digit) { return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)(digit - 'a' + 10); }
 
@@ -51,6 +53,7 @@ static int store(maru_client *client, char **words, const char *tenant) {
   memset(&options, 0, sizeof options);
   memset(&about, 0, sizeof about);
   options.size = sizeof options;
+  options.ttl_ms = ttl_ms;
   if (strcmp(words[3], "-") != 0) options.parent_key = &parent;
   if (strcmp(words[4], "-") != 0) {
     about.data = metadata;
@@ -139,6 +142,10 @@ int main(void) {
     char *word;
     for (word = strtok(line, " \n"); word && n < WORDS_MAX; word = strtok(NULL, " \n")) words[n++] = word;
     if (n >= 5 && strcmp(words[0], "store") == 0) result = store(client, words, words[5]);
+    if (n >= 2 && strcmp(words[0], "ttl") == 0) {
+      ttl_ms = strtoull(words[1], NULL, 10);
+      result = 0;
+    }
     if (n >= 2 && strcmp(words[0], "delete") == 0) {
       const maru_key key = key_of(client, words[1], digest, words[2]);
       result = maru_delete(client, &key);

@@ -248,7 +248,15 @@ def evictions_without_a_request_are_roots(arguments):
                               stdout=subprocess.DEVNULL).returncode == 0
         until(lambda: of_reason("admin"), "the evictions of an administrator")
         until(all_are_told, "spans of all evictions, with an administrator's")
-        for span in of_reason("background") + of_reason("admin"):
+        assert client.ask(["ttl 100"]) == [0]
+        short_lived = [Chunk(rng) for _ in range(20)]
+        assert set(client.store(short_lived, nbytes=10_000, metadata=lambda _: b"")) == {0}
+        stored.extend(short_lived)
+        # A lookup of a block that has expired tells marud of it.
+        until(lambda: not client.present(short_lived) and of_reason("expired"), "the evictions of blocks that have expired")
+        until(all_are_told, "spans of all evictions, with those of blocks that have expired")
+        assert sum(span["attributes"]["maru.blocks"] for span in of_reason("expired")) <= len(short_lived)
+        for span in of_reason("background") + of_reason("admin") + of_reason("expired"):
             about = span["attributes"]
             assert not span["parent"] and not span["error"] and span["kind"] == INTERNAL and span["flags"] == 1, span
             assert 3 * about["maru.blocks"] == about["maru.pages"] and about["maru.turns"] > 0, span
