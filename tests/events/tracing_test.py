@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 from events_room import DEBIAN_PYTHON, PATIENCE, Chunk, Client, Eventd, Marud, free_port, run_tests, seeded, until
 
@@ -266,6 +267,20 @@ def evictions_without_a_request_are_roots(arguments):
         assert len(set(ids)) == len(ids)
 
 
+def marud_sleeps_while_eventd_is_away(arguments):
+    """It tries to reach a maru-eventd once a second, and wakes for nothing else."""
+    with Room(arguments, traces_marud=True) as room:
+        room.eventd.kill()
+        status = pathlib.Path(f"/proc/{room.marud.process.pid}/status")
+
+        def times_it_slept():
+            return int(status.read_text().split("voluntary_ctxt_switches:")[1].split()[0])
+
+        before = times_it_slept()
+        time.sleep(3)
+        assert times_it_slept() - before < 150, f"{times_it_slept() - before} times in 3 s"
+
+
 def each_way_to_ask_for_keys(arguments):
     rng = seeded(arguments.seed)
     with Room(arguments) as room, room.client() as client:
@@ -477,7 +492,7 @@ def one_user_leaves_room_for_others(arguments):
 
 
 TESTS = [the_whole_way_of_a_request, evictions_are_part_of_the_request, evictions_without_a_request_are_roots,
-         each_way_to_ask_for_keys, only_what_asks_for_it_is_traced,
+         marud_sleeps_while_eventd_is_away, each_way_to_ask_for_keys, only_what_asks_for_it_is_traced,
          a_request_is_a_span_above_its_calls, a_collector_that_is_away_gets_them_later,
          a_collector_that_hangs_costs_spans_and_nothing_else, each_death, hostile_clients_are_refused,
          one_user_leaves_room_for_others]
