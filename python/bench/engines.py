@@ -30,6 +30,9 @@ MODEL = dict(hidden=512, layers=8, heads=8, kv_heads=4, inner=1536, vocabulary=V
 SHOWN = {"cold": "cold, no connector", "storing": "cold, and stored in marud", "own": "own prefix cache",
          "marud": "marud, stored by another process", **{name: peer.words for name, peer in engine_peers.PEERS.items()}}
 
+STEPS = 180  # of an answer in which nothing is stored or loaded
+EMPTY = "save_kv_layer"  # returns at once: what a call of it takes is the looks at the clocks, which all calls have
+
 
 class Bench:
     def __init__(self, folder, running, model, options):
@@ -102,15 +105,21 @@ class Bench:
         one, other = self.maru("steps 1"), self.maru("steps 2")
         one.answers([self.prompt(64)], 20)
         one.ask("spent")
-        shares = []
+        shares, methods = [], {}
         for _ in range(self.options.rounds):
-            answer = one.answers([self.prompt(64)], 180)  # less than a chunk in all
+            answer = one.answers([self.prompt(64)], STEPS)  # less than a chunk in all
             spent = one.ask("spent")["spent"]
-            own = sum(processor for _, _, processor in spent.values())
-            shares.append((own / answer["processor_seconds"], own / 180, answer["processor_seconds"] / 180))
+            looking = spent[EMPTY][2] / spent[EMPTY][0]
+            own = {name: (processor - calls * looking) / STEPS for name, (calls, _, processor) in spent.items()}
+            step = answer["processor_seconds"] / STEPS
+            shares.append((sum(own.values()) / step, sum(own.values()), step))
+            for name, seconds in own.items():
+                methods.setdefault(name, []).append(seconds)
         share, own, step = (statistics.median(column) for column in zip(*shares))
         print(f"\na step in which nothing is stored or loaded: of {step * 1e6:.0f} us of processors the connector takes "
               f"{own * 1e6:.0f}, {100 * share:.2f} %")
+        for name, seconds in sorted(methods.items(), key=lambda item: -statistics.median(item[1])):
+            print(f"  {name:34}{statistics.median(seconds) * 1e6:9.1f} us")
         n = max(self.options.tokens)
         totals = {}
         for _ in range(self.options.rounds):
