@@ -48,8 +48,10 @@ serves() {
   poll 10 grep -q 'MAP_SYNC is granted' $log
   medium fsdax
   every $(cat $pid)
-  # Flag bits that an older reader must refuse: publishers flush.
-  [ "$(od -An -t u8 -j 32 -N 8 /run/tests/pmem/pool | tr -d ' ')" = 2 ]
+  # Of the flags that an older reader must refuse, kIncompatDurable: publishers flush.
+  local flags=$(od -An -t u8 -j 32 -N 8 /run/tests/pmem/pool)
+  echo "flags:$flags"
+  [ $((flags & 2)) -eq 2 ]
 }
 holds() {
   "$client" --role store $MARU_SOCKET key "a text on persistent memory"
