@@ -54,7 +54,7 @@ typedef struct maru_prefetch_options {
   uint64_t reserved[4];
 } maru_prefetch_options;
 
-/* The end of a ticket. Set size = sizeof(maru_prefetch_status). */
+/* The end of a ticket. Set size = sizeof(maru_prefetch_status_info). */
 typedef struct maru_prefetch_status_info {
   size_t size;
   uint32_t is_done; /* 0: all that follows is 0 */

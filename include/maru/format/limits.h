@@ -19,7 +19,7 @@ inline constexpr uint64_t kPageBytesDefault = 2ull << 20;
 // Memory pools below this size get small pages, so that a test pool has enough of them to be interesting.
 inline constexpr uint64_t kSmallPoolBytes = 4ull << 30;
 inline constexpr uint64_t kPageBytesSmallPool = 64ull << 10;
-// 64 TiB is the largest pool that is specified; with kPagesMax it needs pages of 32 KiB or more.
+// 64 TiB is the largest pool that is specified; with kPagesMax it needs pages of 16 KiB or more.
 inline constexpr uint64_t kPoolBytesMax = 64ull << 40;
 
 inline constexpr uint64_t kRegionBytesDefault = 256ull << 20;
@@ -107,7 +107,7 @@ inline constexpr uint32_t kConnectionsMax = 4096;
 inline constexpr uint32_t kPoolNameMax = 63;
 inline constexpr uint32_t kPoolsMax = 64;
 
-static_assert(kPoolBytesMax / kPagesMax < (32u << 10) + 1);
+static_assert(kPoolBytesMax / kPagesMax <= (16u << 10));
 static_assert(kKeyInlineMin >= 32 && kKeyInlineMax <= kKeyBytesMax);
 static_assert(kPinSetSlots * 8 == 64, "a pin set is one cache line");
 static_assert(kChildCountMax < (1u << 28));
