@@ -266,8 +266,10 @@ void judge_pool(const json& pool, Diagnoses& to) {
   complain(Grade::kWarning, number(counters, "pin_full"), {" pin was refused", " pins were refused"},
            "a client held all the pins that a lane has",
            "a larger \"pins\" for the pool (it is formatted anew), or release views sooner");
-  complain(Grade::kNote, number(counters, "registry_full"), {" store met a full bucket", " stores met a full bucket"},
-           "about one in a million does when a pool is full", "");
+  complain(Grade::kNote, number(counters, "registry_full"),
+           {" store was refused with EXFULL", " stores were refused with EXFULL"},
+           "the registry was full at the key and no block there could go, or no cell was free for a long key",
+           "key_inline_bytes of the length of the longest usual key, when the pool is formatted next");
   complain(Grade::kWrong, number(counters, "checksum_errors"),
            {" payload did not match its checksum", " payloads did not match their checksum"},
            "memory was damaged, or written after it was published",
