@@ -187,7 +187,7 @@ struct alignas(64) DetailLine {
   AtomicU64 key;        // kind:8 | bytes:24 | extent + 1:32 (0: the key is in the page's inline cell)
   AtomicU64 tenant;     // keyed hash of the tenant's name, 0 for none
   AtomicU64 kind;       // content type:8 | reserved:24 | priority:32
-  AtomicU64 checksum;   // of the payload, or with it of metadata and block (kIncompatBoundChecksums); 0: the pool has none
+  AtomicU64 checksum;   // of the payload; with kIncompatBoundChecksums of metadata and block, too; 0: the pool has none
   AtomicU64 stored_ms;  // Unix milliseconds when it was stored
   AtomicU64 owner;      // lane:12 (bits 16..27) | lane generation:16 (bits 0..15) of the publisher, for listings
   AtomicU64 reserved[2];
