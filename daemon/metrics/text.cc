@@ -175,7 +175,8 @@ void write_eviction(TextWriter& out, const Snapshot& snapshot) {
   per_pool(out, snapshot, "maru_lines_read_total", "counter",
            "Lines of the control region that marud's walks have read, each of 64 bytes.",
            [](const PoolSnapshot& pool) { return pool.lines_read; });
-  per_pool(out, snapshot, "maru_queues_rebuilt_total", "counter", "Orders of eviction of a region that were made anew.",
+  per_pool(out, snapshot, "maru_queues_rebuilt_total", "counter",
+           "Orders of eviction that were made anew, each of a shelf of pages.",
            [](const PoolSnapshot& pool) { return pool.queues_rebuilt; });
 }
 
