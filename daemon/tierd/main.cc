@@ -9,14 +9,16 @@ namespace {
 constexpr const char* kHelpText =
     "Usage: maru-tierd --config FILE [--check-config] [--log-level LEVEL]\n"
     "\n"
-    "Keeps blocks of a pool of marud in storage below it: files, NVMe, Redis, S3. An ordinary client and follower of "
-    "the "
-    "pool.\n"
+    "Keeps blocks of a pool of marud in storage below it: files, NVMe, Redis, S3.\n"
+    "An ordinary client and follower of the pool.\n"
     "\n"
-    "  --config FILE      the configuration, see maru-tierd.toml(5)\n"
-    "  --check-config     read it, say what is wrong, and end\n"
-    "  --log-level LEVEL  debug, info, warning or error\n"
-    "  --help, --version\n";
+    "  --config FILE      the configuration; maru-tierd.toml(5) describes it\n"
+    "  --check-config     print what is wrong with it, or OK\n"
+    "  --log-level LEVEL  debug, info (default), warning or error\n"
+    "  --help, --version\n"
+    "\n"
+    "Exit status: 0 stopped as asked, or the configuration is good; 1 the\n"
+    "configuration is bad, or maru-tierd cannot serve; 2 the command line is wrong.\n";
 
 int run(int count, char** arguments) {
   Settings settings;

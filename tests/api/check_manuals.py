@@ -7,7 +7,8 @@
   entries     a line of their own                          an empty line before it, without which scdoc joins two
   width       the lines of a page, and of --help,          none is wider: examples are not wrapped
               on a terminal of 80 columns
-  keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5)
+  keys        what the parser of the configuration asks    the entries "*key* = ..." of marud.toml(5), and those of
+                                                           maru-eventd.toml(5) and maru-tierd.toml(5)
   functions   what maru.h, follow.h and tracing.h export   the names *maru_...*(3) of libmaru(3), and their pages
               what tokens.h exports                        those of libmaru-tokens(3), and their pages (function_pages.py);
                                                           layout.h and libmaru-layout(3) likewise, and adapters.h, and
@@ -15,8 +16,7 @@
   pages       what the pages refer to, *maru...*(N)        the pages that there are
 
   check_manuals.py --sources DIR --build DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --replay PROGRAM
-  check_manuals.py --sources DIR --compiler CC --marud PROGRAM --marudctl PROGRAM --provision PROGRAM --replay PROGRAM
-                    --simulator PROGRAM
+                    --provision PROGRAM --simulator PROGRAM --eventd PROGRAM --tierd PROGRAM
 
 Pages that were not built (scdoc is missing) are not looked for in the build folder.
 """
@@ -136,6 +136,20 @@ def check_keys(page, text, daemon):
     compare(page, 'table', tables, set(re.findall(r'^# THE TABLES? \[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
 
 
+def check_keys_of_follower(page, text, sources):
+    """Of a program beside marud. `sources` ask a table of the configuration, or a reader of a tier's options; a few ask for
+    keys by a list or a function of their own. An entry begins with its keys; a table is named in a heading."""
+    code = ''.join(path.read_text() for path in sources)
+    asked = set(re.findall(r'\b(?:table|root|reader)(?:\.|->)'
+                           r'(text|texts|one_of|size|integer|boolean|scalars|number|flag|table|tables)\("(\w+)"', code))
+    tables = {name for reader, name in asked if reader in ('table', 'tables')}
+    headings = re.findall(r'^(\*\w+\*(?: = |, |$).*)$', without_examples(text), re.MULTILINE)
+    described = {name for heading in headings for name in re.findall(r'\*([a-z]\w*)\*', heading)}
+    named = set(re.findall(r'"(\w+)"', code))
+    compare(page, 'key', {name for _, name in asked} - tables | described & named, described)
+    compare(page, 'table', tables, set(re.findall(r'^# (?:THE )?(?:TABLES? )?\[+(?:\w+\.)?(\w+)\]+$', text, re.MULTILINE)))
+
+
 def check_functions(page, text, *headers):
     public = r'^MARU_(?:TOKENS_|LAYOUT_|BLEND_|ADAPTERS_)?PUBLIC\b[^;(]*?\b(maru_\w+)\('
     compare(page, 'function', set(re.findall(public, ''.join(header.read_text() for header in headers), re.MULTILINE)),
@@ -156,7 +170,7 @@ def check_references(pages, functions):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ('sources', 'build', 'compiler', 'marud', 'marudctl', 'provision', 'replay', 'simulator'):
+    for name in ('sources', 'build', 'compiler', 'marud', 'marudctl', 'provision', 'replay', 'simulator', 'eventd', 'tierd'):
         parser.add_argument('--' + name, required=True)
     arguments = parser.parse_args()
     sources = pathlib.Path(arguments.sources)
@@ -174,6 +188,13 @@ def main():
     check_program('maru-replay.1', pages['maru-replay.1'], arguments.replay)
     check_program('maru-policy-sim.1', pages['maru-policy-sim.1'], arguments.simulator)
     check_keys('marud.toml.5', pages['marud.toml.5'], sources / 'daemon')
+    daemon = sources / 'daemon'
+    tiers = daemon.glob('tierd/tiers/**/*.cc')
+    for name, program, parsers in (('eventd', arguments.eventd, [daemon / 'eventd/settings.cc']),
+                                   ('tierd', arguments.tierd, [daemon / 'tierd/settings.cc', *tiers])):
+        check_program(f'maru-{name}.8', pages[f'maru-{name}.8'], program)
+        page = f'maru-{name}.toml.5'
+        check_keys_of_follower(page, pages[page], [*daemon.glob('beside/*.cc'), *parsers])
     check_functions('libmaru.3', pages['libmaru.3'], sources / 'include/maru/maru.h', sources / 'include/maru/follow.h',
                     sources / 'include/maru/tracing.h')
     check_functions('libmaru-tokens.3', pages['libmaru-tokens.3'], sources / 'include/maru/tokens.h')
