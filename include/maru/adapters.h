@@ -18,9 +18,10 @@
  *
  * Results: 0 is success, a negative value is -errno; any call may fail with -ENOMEM. The library writes parameters named ret_
  * only on success, and copies its arguments: no argument must outlive its call. Each `reason` may be NULL; on failure it has
- * the found value, the expected value, and often a remedy. Any thread may call any function. A child of
- * fork() opens for itself. Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and
- * zero the rest. */
+ * the found value, the expected value, and often a remedy. Any thread may call any function. A child of fork() opens for itself.
+ *
+ * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
+ */
 #ifndef MARU_ADAPTERS_H
 #define MARU_ADAPTERS_H
 
@@ -75,18 +76,19 @@ typedef struct maru_adapters_module {
 typedef struct maru_adapters_options {
   size_t size;
   const char *register_path; /* NULL: maru-adapters.UID.POOL in /dev/shm, POOL being the pool's uuid */
-  const char *root; /* folders of adapters are below it, and so is all that their links name. NULL: a folder may lie
-                                anywhere, and its links must stay inside of it */
+  /* Folders of adapters are below it, and so is all that their links name. NULL: a folder may lie anywhere, and its links must
+   * stay inside of it. */
+  const char *root;
   const char *base_model; /* base_model_name_or_path that adapters must have. NULL or "": any */
-  const void
-      *base_fingerprint; /* 16 bytes that name the base model's weights, as the caller computes them: all processes of
-                                   the register must give the same, or none. NULL: none */
-  const maru_adapters_module
-      *modules;         /* of the base model: an adapter may have these alone, with these sizes. May be NULL */
+  /* 16 bytes that name the base model's weights, as the caller computes them: all processes of the register must give the
+   * same, or none. NULL: none. */
+  const void *base_fingerprint;
+  /* Of the base model: an adapter may have these alone, with these sizes. May be NULL. */
+  const maru_adapters_module *modules;
   size_t modules_count; /* 0: any modules */
-  uint32_t
-      entries_max;    /* adapters in the register; 0: 16384. At most MARU_ADAPTERS_ENTRIES_MAX. About 650 bytes each */
-  uint32_t window_ms; /* over which uses count; 0: 60000 */
+  /* Adapters in the register; 0: 16384. At most MARU_ADAPTERS_ENTRIES_MAX. About 650 bytes each. */
+  uint32_t entries_max;
+  uint32_t window_ms;         /* over which uses count; 0: 60000 */
   uint32_t hot_enter_uses;    /* in the window, to become HOT; 0: 10 */
   uint32_t hot_leave_uses;    /* with fewer an adapter stops being HOT; 0: half of hot_enter_uses */
   uint32_t stay_ms;           /* rules leave a form alone for so long after it came; 0: 30000 */
@@ -99,9 +101,9 @@ typedef struct maru_adapters_options {
   uint32_t reserved0;
   uint64_t (*now_ms)(void *context); /* the clock of the rules, in milliseconds. NULL: the machine's monotonic one */
   void *now_context;
-  const char
-      *tier_socket; /* of a maru-tierd whose tiers may have forms that marud has evicted: they are asked before the file
-                              is read. NULL: $MARU_TIER_SOCKET, and no tier where that is not set; "": no tier */
+  /* Of a maru-tierd, whose tiers may have forms that marud has evicted: the library asks them before it reads the file. NULL:
+   * $MARU_TIER_SOCKET, and no tier where that is not set; "": no tier. */
+  const char *tier_socket;
   uint64_t reserved[3];
 } maru_adapters_options;
 
@@ -254,8 +256,7 @@ typedef struct maru_adapter_module {
 MARU_ADAPTERS_PUBLIC size_t maru_adapter_modules(const maru_adapter *adapter);
 
 /* A module by its number, in the order of their names. Its pointers are valid while the adapter is held. Errors: -ENOENT no
- * such number;
- * -EINVAL size is unknown. */
+ * such number; -EINVAL size is unknown. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_module(const maru_adapter *adapter, size_t number,
                                                  maru_adapter_module *ret_module);
 
