@@ -18,7 +18,8 @@
  *
  * Results: 0 is success, a negative value is -errno; any call may fail with -ENOMEM. The library writes parameters named ret_
  * only on success, and copies its arguments: no argument must outlive its call. Each `reason` may be NULL; on failure it has
- * the found value, the expected value, and often a remedy. Any thread may call any function. A child of fork() opens for itself.
+ * the found value, the expected value, and often a remedy. Any thread may call any function. A child of fork() opens for
+ * itself.
  *
  * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
  */

@@ -15,8 +15,8 @@
  * attaches for itself.
  *
  * Once the pool is being removed, or marud has fenced it, calls that allocate, store, find or delete fail with -ESHUTDOWN, and
- * so does maru_alloc while the pool is being drained. Release all views and matches then, abort buffers, and detach. Of a client
- * with MARU_ATTACH_READ_ONLY, calls that allocate, store or delete fail with -EROFS.
+ * so does maru_alloc while the pool is being drained. Release all views and matches then, abort buffers, and detach. Of a
+ * client with MARU_ATTACH_READ_ONLY, calls that allocate, store or delete fail with -EROFS.
  *
  * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
  * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
@@ -337,12 +337,12 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
  * Errors: -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
-/* ret_present: n bytes, 1 or 0 each. Returns how many are present. Errors: -ESHUTDOWN; -EINVAL, also when an entry is not a key;
- * some of ret_present is written then. */
+/* ret_present: n bytes, 1 or 0 each. Returns how many are present. Errors: -ESHUTDOWN; -EINVAL, also when an entry is not a
+ * key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
-/* The same for n keys in rows of one array: faster, because the library reads the keys in place. Errors: -ESHUTDOWN; -EINVAL,
- * likewise. */
+/* The same for n keys in rows of one array. It is faster, since the library reads the keys in place. Errors: of
+ * maru_exists_batch. */
 MARU_PUBLIC int maru_exists_rows(maru_client *client, const maru_key_rows *rows, size_t n, uint8_t *ret_present);
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the

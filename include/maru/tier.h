@@ -12,8 +12,8 @@
  *
  * Rules for both sides
  *   memory       Key, attributes and payload of a request belong to the plug-in from submit() until complete() has returned
- *                the request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it: a
- *                late transfer into a page of the pool would change a block of another client. So a plug-in that gives up
+ *                the request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it:
+ *                a late transfer into a page of the pool would change a block of another client. So a plug-in that gives up
  *                waiting for its device keeps the request until the device has answered.
  *   order        Requests may complete in any order. The caller submits no request for a key while another one that changes
  *                this key has not completed.
