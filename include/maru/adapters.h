@@ -113,8 +113,8 @@ typedef struct maru_adapters_options {
  *   client   stays the caller's, and must outlive the result
  *   options  may be NULL
  * Forms that a dead process left unfinished are removed first. Errors: -EINVAL an option; -EACCES the register belongs to
- * another user; -EBADMSG the file is no register, or of another version: remove it; -EXDEV another base model or pool;
- * -ETIMEDOUT another process has it locked for long. */
+ * another user; -EBADMSG the file is no register, or of another version: remove it; -EXDEV another base model or pool; -ENOSPC
+ * the file system has no room for the register; -ETIMEDOUT another process has it locked for long. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_open(maru_client *client, const maru_adapters_options *options,
                                             maru_adapters **ret_adapters, maru_adapters_reason *reason);
 
@@ -134,7 +134,8 @@ enum maru_adapters_load_flags {
  * Entering the same folder with the same files under the same name again changes nothing, and succeeds. Enters the kernel, and
  * reads the files. Errors: -EEXIST the name belongs to another adapter; -EBADMSG a file is damaged, contradicts itself, or has
  * weights that are no numbers; -EOPNOTSUPP the library does not know this kind of adapter; -EXDEV the adapter is for another
- * base model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full; -EINVAL. */
+ * base model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full, or its file system is;
+ * -EFBIG a row of the adapter is longer than part_bytes; -ETIMEDOUT another process has the register locked; -EINVAL. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_load(maru_adapters *adapters, const char *name, const char *folder,
                                             uint32_t flags, maru_adapters_reason *reason);
 
@@ -154,9 +155,9 @@ enum maru_adapter_want {
  * publishes it when it is whole; other processes that want the same form wait for that, timeout_ms at most. If a budget is
  * used up, the call removes forms that no process holds, the least used first; it looks at each resident form once.
  *   want  enum maru_adapter_want
- * Errors: -ENOENT no such adapter; -EDQUOT the budget is used up, and processes hold all of it; -ENOSPC the pool has no room;
- * -ESTALE the file has changed: unload the adapter, and load it again; -EBADMSG the weights are damaged; -ETIMEDOUT another
- * process did not finish; and the errors of reading files. */
+ * Errors: -ENOENT no such adapter; -EDQUOT the budget is used up, and processes hold all of it; -ENOSPC the pool has no room,
+ * or marud evicts the form again and again before it is held; -ESTALE the file has changed: unload the adapter, and load it
+ * again; -EBADMSG the weights are damaged; -ETIMEDOUT another process did not finish; and the errors of reading files. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_acquire(maru_adapters *adapters, const char *name, uint32_t want,
                                                maru_adapter **ret_adapter, maru_adapters_reason *reason);
 
@@ -198,10 +199,12 @@ typedef struct maru_adapter_info {
 /* Errors: -ENOENT; -EINVAL size is unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_find(maru_adapters *adapters, const char *name, maru_adapter_info *ret_info);
 
-/* The adapters of the register, one a call. *cursor: 0 at first; the call moves it. Errors: -ENOENT no more. */
+/* The adapters of the register, one a call. *cursor: 0 at first; the call moves it. Errors: -ENOENT no more; -EINVAL size is
+ * unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_next(maru_adapters *adapters, uint64_t *cursor, maru_adapter_info *ret_info);
 
-/* Totals of all processes since the register was made, and the resident forms now. */
+/* Totals of all processes since the register was made, and the resident forms now. Errors of the call below: -EINVAL size is
+ * unknown; -ETIMEDOUT. */
 typedef struct maru_adapters_statistics {
   size_t size; /* set by the caller to sizeof(maru_adapters_statistics) */
   uint64_t adapters;
@@ -224,7 +227,7 @@ typedef struct maru_adapters_statistics {
 MARU_ADAPTERS_PUBLIC int maru_adapters_get_statistics(maru_adapters *adapters,
                                                       maru_adapters_statistics *ret_statistics);
 
-/* The facts of a held adapter. Errors: -EINVAL size is unknown. */
+/* The facts of a held adapter. Errors: -ESTALE the adapter was unloaded meanwhile; -EINVAL size is unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_info(const maru_adapter *adapter, maru_adapter_info *ret_info);
 
 /* The rows of a matrix, in the blocks of an adapter. A row lies in one block, and begins at a multiple of 64 bytes; the first
