@@ -18,9 +18,11 @@
  *
  * Results: 0 is success, a negative value is -errno; any call may fail with -ENOMEM. The library writes parameters named ret_
  * only on success, and copies its arguments: no argument must outlive its call. Each `reason` may be NULL; on failure it has
- * the found value, the expected value, and often a remedy. Any thread may call any function. A child of
- * fork() opens for itself. Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and
- * zero the rest. */
+ * the found value, the expected value, and often a remedy. Any thread may call any function. A child of fork() opens for
+ * itself.
+ *
+ * Structures that begin with `size` grow in later versions: set size = sizeof(the structure) and zero the rest.
+ */
 #ifndef MARU_ADAPTERS_H
 #define MARU_ADAPTERS_H
 
@@ -75,18 +77,19 @@ typedef struct maru_adapters_module {
 typedef struct maru_adapters_options {
   size_t size;
   const char *register_path; /* NULL: maru-adapters.UID.POOL in /dev/shm, POOL being the pool's uuid */
-  const char *root; /* folders of adapters are below it, and so is all that their links name. NULL: a folder may lie
-                                anywhere, and its links must stay inside of it */
+  /* Folders of adapters are below it, and so is all that their links name. NULL: a folder may lie anywhere, and its links must
+   * stay inside of it. */
+  const char *root;
   const char *base_model; /* base_model_name_or_path that adapters must have. NULL or "": any */
-  const void
-      *base_fingerprint; /* 16 bytes that name the base model's weights, as the caller computes them: all processes of
-                                   the register must give the same, or none. NULL: none */
-  const maru_adapters_module
-      *modules;         /* of the base model: an adapter may have these alone, with these sizes. May be NULL */
+  /* 16 bytes that name the base model's weights, as the caller computes them: all processes of the register must give the
+   * same, or none. NULL: none. */
+  const void *base_fingerprint;
+  /* Of the base model: an adapter may have these alone, with these sizes. May be NULL. */
+  const maru_adapters_module *modules;
   size_t modules_count; /* 0: any modules */
-  uint32_t
-      entries_max;    /* adapters in the register; 0: 16384. At most MARU_ADAPTERS_ENTRIES_MAX. About 650 bytes each */
-  uint32_t window_ms; /* over which uses count; 0: 60000 */
+  /* Adapters in the register; 0: 16384. At most MARU_ADAPTERS_ENTRIES_MAX. About 650 bytes each. */
+  uint32_t entries_max;
+  uint32_t window_ms;         /* over which uses count; 0: 60000 */
   uint32_t hot_enter_uses;    /* in the window, to become HOT; 0: 10 */
   uint32_t hot_leave_uses;    /* with fewer an adapter stops being HOT; 0: half of hot_enter_uses */
   uint32_t stay_ms;           /* rules leave a form alone for so long after it came; 0: 30000 */
@@ -99,9 +102,9 @@ typedef struct maru_adapters_options {
   uint32_t reserved0;
   uint64_t (*now_ms)(void *context); /* the clock of the rules, in milliseconds. NULL: the machine's monotonic one */
   void *now_context;
-  const char
-      *tier_socket; /* of a maru-tierd whose tiers may have forms that marud has evicted: they are asked before the file
-                              is read. NULL: $MARU_TIER_SOCKET, and no tier where that is not set; "": no tier */
+  /* Of a maru-tierd, whose tiers may have forms that marud has evicted: the library asks them before it reads the file. NULL:
+   * $MARU_TIER_SOCKET, and no tier where that is not set; "": no tier. */
+  const char *tier_socket;
   uint64_t reserved[3];
 } maru_adapters_options;
 
@@ -110,8 +113,8 @@ typedef struct maru_adapters_options {
  *   client   stays the caller's, and must outlive the result
  *   options  may be NULL
  * Forms that a dead process left unfinished are removed first. Errors: -EINVAL an option; -EACCES the register belongs to
- * another user; -EBADMSG the file is no register, or of another version: remove it; -EXDEV another base model or pool;
- * -ETIMEDOUT another process has it locked for long. */
+ * another user; -EBADMSG the file is no register, or of another version: remove it; -EXDEV another base model or pool; -ENOSPC
+ * the file system has no room for the register; -ETIMEDOUT another process has it locked for long. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_open(maru_client *client, const maru_adapters_options *options,
                                             maru_adapters **ret_adapters, maru_adapters_reason *reason);
 
@@ -131,7 +134,8 @@ enum maru_adapters_load_flags {
  * Entering the same folder with the same files under the same name again changes nothing, and succeeds. Enters the kernel, and
  * reads the files. Errors: -EEXIST the name belongs to another adapter; -EBADMSG a file is damaged, contradicts itself, or has
  * weights that are no numbers; -EOPNOTSUPP the library does not know this kind of adapter; -EXDEV the adapter is for another
- * base model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full; -EINVAL. */
+ * base model, or a path leads out of the folder; -ENOENT no such file; -ENOSPC the register is full, or its file system is;
+ * -EFBIG a row of the adapter is longer than part_bytes; -ETIMEDOUT another process has the register locked; -EINVAL. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_load(maru_adapters *adapters, const char *name, const char *folder,
                                             uint32_t flags, maru_adapters_reason *reason);
 
@@ -151,9 +155,9 @@ enum maru_adapter_want {
  * publishes it when it is whole; other processes that want the same form wait for that, timeout_ms at most. If a budget is
  * used up, the call removes forms that no process holds, the least used first; it looks at each resident form once.
  *   want  enum maru_adapter_want
- * Errors: -ENOENT no such adapter; -EDQUOT the budget is used up, and processes hold all of it; -ENOSPC the pool has no room;
- * -ESTALE the file has changed: unload the adapter, and load it again; -EBADMSG the weights are damaged; -ETIMEDOUT another
- * process did not finish; and the errors of reading files. */
+ * Errors: -ENOENT no such adapter; -EDQUOT the budget is used up, and processes hold all of it; -ENOSPC the pool has no room,
+ * or marud evicts the form again and again before it is held; -ESTALE the file has changed: unload the adapter, and load it
+ * again; -EBADMSG the weights are damaged; -ETIMEDOUT another process did not finish; and the errors of reading files. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_acquire(maru_adapters *adapters, const char *name, uint32_t want,
                                                maru_adapter **ret_adapter, maru_adapters_reason *reason);
 
@@ -195,10 +199,12 @@ typedef struct maru_adapter_info {
 /* Errors: -ENOENT; -EINVAL size is unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_find(maru_adapters *adapters, const char *name, maru_adapter_info *ret_info);
 
-/* The adapters of the register, one a call. *cursor: 0 at first; the call moves it. Errors: -ENOENT no more. */
+/* The adapters of the register, one a call. *cursor: 0 at first; the call moves it. Errors: -ENOENT no more; -EINVAL size is
+ * unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapters_next(maru_adapters *adapters, uint64_t *cursor, maru_adapter_info *ret_info);
 
-/* Totals of all processes since the register was made, and the resident forms now. */
+/* Totals of all processes since the register was made, and the resident forms now. Errors of the call below: -EINVAL size is
+ * unknown; -ETIMEDOUT. */
 typedef struct maru_adapters_statistics {
   size_t size; /* set by the caller to sizeof(maru_adapters_statistics) */
   uint64_t adapters;
@@ -221,7 +227,7 @@ typedef struct maru_adapters_statistics {
 MARU_ADAPTERS_PUBLIC int maru_adapters_get_statistics(maru_adapters *adapters,
                                                       maru_adapters_statistics *ret_statistics);
 
-/* The facts of a held adapter. Errors: -EINVAL size is unknown. */
+/* The facts of a held adapter. Errors: -ESTALE the adapter was unloaded meanwhile; -EINVAL size is unknown; -ETIMEDOUT. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_info(const maru_adapter *adapter, maru_adapter_info *ret_info);
 
 /* The rows of a matrix, in the blocks of an adapter. A row lies in one block, and begins at a multiple of 64 bytes; the first
@@ -254,8 +260,7 @@ typedef struct maru_adapter_module {
 MARU_ADAPTERS_PUBLIC size_t maru_adapter_modules(const maru_adapter *adapter);
 
 /* A module by its number, in the order of their names. Its pointers are valid while the adapter is held. Errors: -ENOENT no
- * such number;
- * -EINVAL size is unknown. */
+ * such number; -EINVAL size is unknown. */
 MARU_ADAPTERS_PUBLIC int maru_adapter_get_module(const maru_adapter *adapter, size_t number,
                                                  maru_adapter_module *ret_module);
 

@@ -1,6 +1,5 @@
 // The result of the C++ interfaces of libraries with reasons: a value, or the errno and the sentence that say why there is
-// none.
-// layout.hpp and adapters.hpp include it; header only, needs no exceptions.
+// none. layout.hpp and adapters.hpp include this file. Header only, needs no exceptions.
 #ifndef MARU_ANSWER_HPP
 #define MARU_ANSWER_HPP
 

@@ -5,8 +5,7 @@
 //   rerotate     keys moved to another position
 //
 // spans.h and rope.h have the meaning, the units and the errors of each call; nothing differs here. A FoundSpans must go before
-// its
-// Spans, and a Spans before its client.
+// its Spans, and a Spans before its client.
 #ifndef MARU_BLEND_HPP
 #define MARU_BLEND_HPP
 

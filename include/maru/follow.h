@@ -121,8 +121,8 @@ MARU_PUBLIC void maru_follow_close(maru_follower *follower);
  * takes about a second for a million blocks, and the call that begins it does not return before.
  * Errors, after which the next call goes on with another try: -ECONNREFUSED marud does not answer; -ENODEV, -EIO, -ENOENT,
  * -EACCES and the others of maru_follow_open(), as marud says. Such a call waits for up to timeout_ms, too, and fails at its
- * end. -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: the
- * next call begins with a RESET. */
+ * end. -EAGAIN events come faster than this follower takes snapshots. -ECHILD; -EINVAL; -ENOMEM: the next call begins with a
+ * RESET. */
 MARU_PUBLIC int maru_follow_next(maru_follower *follower, maru_follow_event *ret_events, size_t events_max,
                                  int timeout_ms);
 

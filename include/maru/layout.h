@@ -245,9 +245,9 @@ typedef struct maru_reslice_options {
  *   sources, targets   1 to MARU_RESLICE_LAYOUTS_MAX of each. All layouts of one side have equal blocks and page_tokens
  *   ret_plan       the caller frees it with maru_reslice_free()
  * Errors: as maru_layout_measure(), for each layout; -EINVAL also where two layouts differ in dtype, outer, head_dim,
- * heads_total or layers_total, the numbers of tokens differ, or a block is to be filled twice; -ERANGE there is no such
- * block; -ENODATA no source has a head or a layer of a target; -E2BIG the plan has too many moves: plan fewer blocks at a
- * time; -ENOMEM. */
+ * heads_total or layers_total, the numbers of tokens differ, or a block is to be filled twice; -EOVERFLOW also where the plan
+ * would copy more than MARU_LAYOUT_STORAGE_BYTES_MAX bytes; -ERANGE there is no such block; -ENODATA no source has a head or a
+ * layer of a target; -E2BIG the plan has too many moves: plan fewer blocks at a time; -ENOMEM. */
 MARU_LAYOUT_PUBLIC int maru_reslice_plan(const maru_reslice_options *options, const maru_layout *sources,
                                          size_t sources_count, const maru_layout *targets, size_t targets_count,
                                          maru_reslice **ret_plan, maru_layout_reason *reason);
@@ -270,8 +270,8 @@ typedef struct maru_reslice_totals {
  * Errors: -EINVAL an argument is NULL. */
 MARU_LAYOUT_PUBLIC int maru_reslice_measure(const maru_reslice *plan, maru_reslice_totals *ret_totals);
 
-/* One piece of a plan. Storages count through all layouts, in the order of the layouts. Offsets count from
- * the base, brought to a multiple of the alignment. */
+/* One piece of a plan. Storages count through all layouts, in the order of the layouts. Offsets count from the base, brought to
+ * a multiple of the alignment. */
 typedef struct maru_reslice_run {
   uint64_t source_storage;
   uint64_t source_offset; /* bytes */

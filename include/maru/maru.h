@@ -11,7 +11,12 @@
  * (-EINVAL). Unless a comment says otherwise a function may be called from any thread, with the same client as well, and
  * neither blocks nor enters the kernel. maru_alloc enters it the first time that it takes pages of a region, to map them for
  * writing. Requests to marud go one after the other; threads wait for each other's. After fork() the child's functions return
- * -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool); the child attaches for itself.
+ * -ECHILD (except maru_tenant and maru_get_geometry, which need no memory of the pool, and maru_daemon_epoch); the child
+ * attaches for itself.
+ *
+ * Once the pool is being removed, or marud has fenced it, calls that allocate, store, find or delete fail with -ESHUTDOWN, and
+ * so does maru_alloc while the pool is being drained. Release all views and matches then, abort buffers, and detach. Of a
+ * client with MARU_ATTACH_READ_ONLY, calls that allocate, store or delete fail with -EROFS.
  *
  * A client keeps descriptors: its connection, the memory of its pool, and two sockets for its session thread. None of them is
  * 0, 1 or 2. The program may close their numbers. The library neither uses nor closes a file that the program opens under such
@@ -94,20 +99,19 @@ typedef struct maru_metadata {
 /* -- attaching ------------------------------------------------------------------------------------------------------- */
 
 enum maru_attach_flags {
-  MARU_ATTACH_FIRST_FIT = 1u << 0,         /* allocate runs first-fit; the default is best-fit */
-  MARU_ATTACH_NO_SESSION_THREAD = 1u << 1, /* do not start the thread that re-attaches after a restart of marud: call
-                                              maru_reattach() instead */
-  MARU_ATTACH_READ_ONLY =
-      1u << 2 /* find and read only: calls that store or delete return -EROFS. In a pool in memory, or
-                                     with its control region on a device or in a file of its own, the kernel keeps this
-                                     client from writing blocks */
+  MARU_ATTACH_FIRST_FIT = 1u << 0, /* allocate runs first-fit; the default is best-fit */
+  /* Do not start the thread that re-attaches after a restart of marud: call maru_reattach() instead. */
+  MARU_ATTACH_NO_SESSION_THREAD = 1u << 1,
+  /* Find and read only. In a pool in memory, or with its control region on a device or in a file of its own, the kernel keeps
+   * this client from writing blocks. */
+  MARU_ATTACH_READ_ONLY = 1u << 2
 };
 
 typedef struct maru_attach_options {
   size_t size;
-  const char *socket_path;     /* NULL: $MARU_SOCKET, else marud/marud.sock in $XDG_RUNTIME_DIR (where that is not set,
-                                  for users other than root, in /run/user/UID) when it exists, else
-                                  /run/marud/marud.sock */
+  /* NULL: $MARU_SOCKET; else marud/marud.sock in $XDG_RUNTIME_DIR (where that is not set, for users other than root, in
+   * /run/user/UID) when it exists; else /run/marud/marud.sock. */
+  const char *socket_path;
   const char *pool;            /* NULL: the pool named "default" */
   uint32_t flags;              /* enum maru_attach_flags */
   uint32_t thread_cache_pages; /* pages each thread keeps reserved; 0: 16. At most 4096 */
@@ -119,12 +123,13 @@ typedef struct maru_attach_options {
 /* Attaches to a pool of the marud that listens on the socket.
  *   options      may be NULL for the defaults.
  *   ret_client   owned by the caller until maru_detach().
- * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EACCES the pool's
- * access list refuses this user; -EDQUOT the user is at one of its limits; -EUSERS every lane of the pool is in use; -ENODEV
- * the pool could not be opened yet; -EPROTO marud speaks another version; -EBADMSG the control region is damaged or of another
+ * Blocks for at most timeout_ms. Errors: -ENOENT no such pool or socket; -ECONNREFUSED no marud there; -EPIPE, -ECONNRESET
+ * marud closed the connection; -EACCES the pool's access list refuses this user; -EDQUOT the user is at one of its limits;
+ * -EUSERS every lane of the pool is in use; -ENODEV marud could not open the pool yet; -ESHUTDOWN the pool is being removed;
+ * -EIO marud has fenced the pool; -EPROTO marud speaks another version; -EBADMSG the control region is damaged or of another
  * version; -EMFILE the process has no descriptors left; -EAGAIN the session thread could not be started, or the process has no
  * key left, pthread_key_create(3); -ENOLCK the process locks all its mappings, and RLIMIT_MEMLOCK is too low for the pool;
- * -ETIMEDOUT; -EINVAL; -ENOMEM. */
+ * -ETIMEDOUT; -EINVAL; -ENOMEM; and those of connect(2), as of a path that is no socket. */
 MARU_PUBLIC int maru_attach(const maru_attach_options *options, maru_client **ret_client);
 
 /* Ends the attachment: releases every pin, aborts every unfinished buffer, gives regions back, unmaps the memory and frees
@@ -140,10 +145,12 @@ MARU_PUBLIC void maru_detach(maru_client *client);
  * this on its own; call it to do it now. Blocks for at most timeout_ms. Returns 0 when connected (also when it was all
  * along). Errors: -ECONNREFUSED no marud; -ESTALE marud has another pool of this name now: detach and attach;
  * -ESHUTDOWN the pool is being removed: detach; -EIO marud has fenced the pool; -EMFILE no room for descriptors;
- * -EPROTO marud's answer is not understood; -ETIMEDOUT. */
+ * -EPROTO marud's answer is not understood; -ENOENT, -EACCES, -EDQUOT, -EUSERS, -ENODEV as from maru_attach, of the marud that
+ * was started anew; -ETIMEDOUT. */
 MARU_PUBLIC int maru_reattach(maru_client *client);
 
-/* The number of starts of marud that this pool has seen; changes when marud was restarted. Never fails. */
+/* How often this host's marud has begun to serve this pool: another number after each restart. Never fails; 0 in a child after
+ * fork. */
 MARU_PUBLIC uint64_t maru_daemon_epoch(const maru_client *client);
 
 /* The value to put into maru_key.tenant: a keyed hash of the tenant's name (LMCache's cache_salt), the same in every
@@ -221,7 +228,8 @@ MARU_PUBLIC int maru_alloc_batch(maru_client *client, uint64_t bytes, size_t n, 
 MARU_PUBLIC int maru_alloc_with_metadata(maru_client *client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
                                          maru_buffer *ret_buffers);
 
-/* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client. */
+/* Gives back buffers that were not stored. Errors: -EINVAL not a buffer of this client; -EHWPOISON a buffer lies in bad memory,
+ * of which the library tells marud, and is lost. */
 MARU_PUBLIC int maru_abort(maru_client *client, const maru_buffer *buffer);
 MARU_PUBLIC int maru_abort_batch(maru_client *client, const maru_buffer *buffers, size_t n);
 
@@ -240,9 +248,8 @@ typedef struct maru_store_options {
   uint64_t ttl_ms;            /* 0: for ever. A block never outlives its parent's time */
   uint32_t priority;          /* for the eviction policy */
   uint32_t content_type;      /* enum maru_content_type; -EINVAL for what is none */
-  const maru_metadata
-      *metadata; /* an entry for each block of the call; NULL: no block has metadata. The library copies the
-                                    bytes during the call */
+  /* An entry for each block of the call; NULL: no block has metadata. The library copies the bytes during the call. */
+  const maru_metadata *metadata;
   uint64_t reserved[3];
 } maru_store_options;
 
@@ -273,6 +280,7 @@ typedef struct maru_view {
  *   -E2BIG     the metadata has more than MARU_METADATA_BYTES_MAX bytes
  *   -EMSGSIZE  the metadata does not fit behind the payload in the buffer's pages: allocate with maru_alloc_with_metadata()
  *   -EOPNOTSUPP  the pool holds no metadata, since a marud from before metadata formatted it (maru_geometry): store without
+ *   -EHWPOISON the buffer lies in bad memory, of which the library tells marud; the buffer is lost
  *   -EINVAL    an argument is invalid, or the buffer belongs to another client */
 MARU_PUBLIC int maru_store(maru_client *client, const maru_key *key, const maru_buffer *buffer,
                            const maru_store_options *options, maru_block *ret_block);
@@ -310,9 +318,10 @@ MARU_PUBLIC int maru_store_copy_batch(maru_client *client, const maru_key *keys,
 
 /* Stores n buffers as a chain: the first under options->parent (or as a root), each further block under the block before, each
  * with its entry of options->metadata. Where a block is there already, the chain goes on below it.
- * ret_blocks (n entries, may be NULL) receives the blocks,
- * ret_stored (may be NULL) how many were new. On an error the buffers before the failing one are used up, *ret_done (may be
- * NULL) says how many, and the others stay the caller's. Errors: of maru_store. */
+ *   ret_blocks  n entries, may be NULL: the blocks
+ *   ret_stored  may be NULL: how many blocks were new, also on an error
+ *   ret_done    may be NULL: how many buffers are used up, also on an error
+ * On an error the buffers before the failing one are used up, and the others stay the caller's. Errors: of maru_store. */
 MARU_PUBLIC int maru_store_chain(maru_client *client, const maru_key *keys, const maru_buffer *buffers, size_t n,
                                  const maru_store_options *options, maru_block *ret_blocks, size_t *ret_stored,
                                  size_t *ret_done);
@@ -325,21 +334,20 @@ MARU_PUBLIC int maru_next_evicted(maru_client *client, maru_key_copy *ret_key);
 
 /* 1 present, 0 absent. Compares 64 bits of the key's digest, and does not hold the block. A block whose time to live is over
  * stays present until marud removes it, some milliseconds later if marud runs. maru_retrieve gives the proof.
- * Errors: -ESHUTDOWN as below; -EINVAL. */
+ * Errors: -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_exists(maru_client *client, const maru_key *key);
 
-/* ret_present: n bytes, 1 or 0 each. Returns how many are present (INT32_MAX at most). Errors: -ESHUTDOWN as below; -EINVAL,
- * also when an entry is not a key; some of ret_present is written then. */
+/* ret_present: n bytes, 1 or 0 each. Returns how many are present. Errors: -ESHUTDOWN; -EINVAL, also when an entry is not a
+ * key; some of ret_present is written then. */
 MARU_PUBLIC int maru_exists_batch(maru_client *client, const maru_key *keys, size_t n, uint8_t *ret_present);
 
-/* The same for n keys in rows of one array: faster, because the library reads the keys in place. Errors: -ESHUTDOWN as below;
- * -EINVAL, likewise. */
+/* The same for n keys in rows of one array. It is faster, since the library reads the keys in place. Errors: of
+ * maru_exists_batch. */
 MARU_PUBLIC int maru_exists_rows(maru_client *client, const maru_key_rows *rows, size_t n, uint8_t *ret_present);
 
 /* Finds and pins a block. ret_view must be released. Errors: -ENOENT absent; -ENOBUFS every pin slot is taken; -EIO the
  * payload does not match its checksum (the block is deleted, unless it has children or this client only reads); -EHWPOISON
- * its memory is bad, where maru_handle_memory_errors() was called; -ESHUTDOWN the pool is being removed, or marud has fenced
- * it: release all views and matches, and detach; -EINVAL. */
+ * its memory is bad, where maru_handle_memory_errors() was called; -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_retrieve(maru_client *client, const maru_key *key, maru_view *ret_view);
 
 /* The same for n keys. Absent keys get a view with data NULL and block 0, which need not be released but may. Its bytes are 0,
@@ -401,14 +409,15 @@ typedef struct maru_match {
 } maru_match;
 
 /* How many of the leading keys are present, all held until maru_release_match. Keys stored as a chain (each block under the
- * block before) are found by search and held by one pin; others are walked and pinned each. Errors: -ENOBUFS; -EINVAL;
- * -ENOMEM. */
+ * block before) are found by search and held by one pin; others are walked and pinned each. Errors: -ENOBUFS every pin slot is
+ * taken; -ESHUTDOWN; -EINVAL; -ENOMEM. */
 MARU_PUBLIC int maru_match_prefix(maru_client *client, const maru_key *keys, size_t n, maru_match *ret_match);
 
 /* Where the blocks of a match are: views of the first n keys given to maru_match_prefix, n at most match->blocks. The views
  * live as long as the match and are not released themselves (their pin is 0). Only blocks that the match holds get a view;
  * for fewer keys than the match has blocks the library looks at each block between. Errors: -ENOENT a block was lost to bad
- * memory, or the keys are others; -EINVAL. */
+ * memory, or the keys are others; -EIO the payload of a block does not match its checksum; -EHWPOISON its memory is bad;
+ * -ESHUTDOWN; -EINVAL, also where the keys are others. */
 MARU_PUBLIC int maru_resolve(maru_client *client, const maru_match *match, const maru_key *keys, size_t n,
                              maru_view *ret_views);
 
@@ -418,7 +427,7 @@ MARU_PUBLIC int maru_release_match(maru_client *client, maru_match *match);
 /* -- deleting -------------------------------------------------------------------------------------------------------- */
 
 /* Removes a block of the pool, also a block of another client. The key is gone at once, the memory with the last pin.
- * Errors: -ENOENT absent; -ENOTEMPTY it has children; -EINVAL. */
+ * Errors: -ENOENT absent; -ENOTEMPTY it has children; -EROFS the client only reads; -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_delete(maru_client *client, const maru_key *key);
 
 /* The same for n keys, in order. ret_results (n entries, may be NULL) receives 0 or the error of each. Returns how many
@@ -440,7 +449,8 @@ MARU_PUBLIC int maru_delete_block(maru_client *client, maru_block block, uint32_
 
 /* Asks marud to remove a block and everything below it, leaves first. Pinned blocks and their ancestors stay. Blocks for at
  * most timeout_ms. ret_deleted (may be NULL): how many blocks went, also with -EBUSY. Errors: -ENOENT; -EBUSY something
- * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE; -EINVAL. */
+ * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE as from maru_alloc; -EROFS the
+ * client only reads; -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
 
 /* -- counting -------------------------------------------------------------------------------------------------------- */

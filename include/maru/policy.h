@@ -22,9 +22,9 @@
 // above. Otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw or
 // call back.
 //
-// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`), which must belong to root. NAME.so
-// exports the two symbols at the end of this file, and the pool is configured with policy = "NAME". The example in
-// docs/examples/policy is built and loaded by marud's tests.
+// A policy of your own is a shared object in marud's policy folder (`[daemon] policy_dir`). Folder and file must belong to
+// root, and only root may write them. NAME.so exports the two symbols at the end of this file, and the pool is configured with
+// policy = "NAME". marud's tests build and load the example in docs/examples/policy.
 #ifndef MARU_POLICY_H
 #define MARU_POLICY_H
 
@@ -113,8 +113,8 @@ class Policy {
   virtual void child_left(PolicyBlock& /*parent*/, const PolicyBlock& /*child*/, const PolicyPool&) {}
   // Depends on the block alone, not on the time or on earlier calls: marud asks again after a restart.
   virtual PolicyPlace place(const PolicyBlock& block) const = 0;
-  // The block is the next to go. True: it stays, and its place is warmer than before. After as many
-  // spared blocks as the pool has pages, marud takes the next block without asking.
+  // The block is the next to go. True: it stays, and its place is warmer than before. Once one search has spared as many blocks
+  // as are queued in the regions in question, marud takes the next block without asking.
   virtual bool spare(PolicyBlock&, const PolicyPool&) { return false; }
   // The block was evicted (not: deleted, or expired).
   virtual void evicted(const PolicyBlock&) {}

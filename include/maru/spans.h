@@ -40,7 +40,8 @@ typedef struct maru_spans maru_spans;
 
 typedef struct maru_spans_options {
   size_t size;
-  const void *space; /* any bytes that describe the payloads: model, revision, layout, rank. Other spaces never meet */
+  /* Any bytes that describe the payloads: model, revision, layout, rank. Other spaces never meet. */
+  const void *space;
   uint32_t space_bytes; /* 1 to MARU_SPAN_SPACE_BYTES_MAX */
   uint32_t window;      /* tokens of each chunk; 1 to MARU_SPAN_WINDOW_MAX */
   uint64_t tenant;      /* from maru_tenant(), 0 for none. Tenants never meet */
@@ -129,9 +130,8 @@ typedef struct maru_span {
 
 enum maru_find_spans_flags {
   MARU_FIND_SEGMENTS = 1u << 0, /* also look for prefix keys behind the end of the prefix */
-  MARU_FIND_SKIP_FIRST =
-      1u << 1 /* leave out chunks computed at position 0: their first tokens draw attention that they do
-                                    not draw elsewhere */
+  /* Leave out chunks computed at position 0: their first tokens draw attention that they do not draw elsewhere. */
+  MARU_FIND_SKIP_FIRST = 1u << 1
 };
 
 typedef struct maru_find_spans_options {
@@ -139,11 +139,12 @@ typedef struct maru_find_spans_options {
   const maru_key *prefix_keys; /* of the prompt's blocks from its beginning, for maru_match_prefix(); NULL: none */
   size_t prefix_keys_count;
   uint64_t prefix_key_tokens; /* tokens of each of these blocks */
-  uint64_t first;             /* tokens before this one are not searched; the prefix may say more */
-  uint64_t step;              /* a span begins at a multiple of so many tokens, as an engine's blocks do; 0: 1 */
-  uint64_t tokens_min;        /* neighbouring spans that moved together have at least so many tokens, or are left out */
-  uint64_t spans_max;         /* at most so many spans, the first ones; 0: no limit */
-  uint32_t flags;             /* enum maru_find_spans_flags */
+  /* No moved chunk begins before this token, or inside of the prefix. A segment begins where its block does. */
+  uint64_t first;
+  uint64_t step;       /* a moved chunk begins at a multiple of so many tokens, as an engine's blocks do; 0: 1 */
+  uint64_t tokens_min; /* neighbouring spans that moved together have at least so many tokens, or are left out */
+  uint64_t spans_max;  /* at most so many spans, the first ones; 0: no limit */
+  uint32_t flags;      /* enum maru_find_spans_flags */
   uint32_t reserved0;
   uint64_t reserved[2];
 } maru_find_spans_options;

@@ -12,16 +12,14 @@
  *
  * Rules for both sides
  *   memory       Key, attributes and payload of a request belong to the plug-in from submit() until complete() has returned
- *   the
- *                request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it: a
- *                late transfer into a page of the pool would change a block of another client. So a plug-in that gives up
+ *                the request's completion. The plug-in then reads and writes them no more, and neither does the kernel for it:
+ *                a late transfer into a page of the pool would change a block of another client. So a plug-in that gives up
  *                waiting for its device keeps the request until the device has answered.
  *   order        Requests may complete in any order. The caller submits no request for a key while another one that changes
  *                this key has not completed.
  *   once         Each accepted request completes once. A store that fails leaves the entry of before, or none.
  *   threads      One thread at a time calls submit() and complete(); get_usage(), get_health() and list() come from any
- *   thread,
- *                also meanwhile. No call but open() and close() may wait for a device.
+ *                thread, also meanwhile. No call but open() and close() may wait for a device.
  *   results      0 or -errno. Absent is -ENOENT.
  *   groups       The second byte of a key is the length of a name that follows it. Entries with the same name are a group:
  *                the entries of one tenant. A plug-in may count them, and then tenants have quotas in its tier.

@@ -71,15 +71,16 @@ typedef struct maru_tokens_options {
   uint32_t block_tokens; /* 1 to MARU_TOKENS_BLOCK_MAX; vLLM's default is 16, LMCache's 256 */
   const void *parent;    /* the hash before the first token: of the block before, or of maru_tokens_root() */
   size_t parent_bytes;   /* 1 to MARU_TOKENS_PARENT_MAX */
-  const char *lora_name; /* vLLM's extra keys: the name of the LoRA of the request, in every block; NULL: none */
-  const char
-      *cache_salt; /* and its cache salt, in the first block of a prompt alone: give it to the call that hashes that
-                             block; NULL: none. Both end with a zero, are UTF-8, have at most MARU_TOKENS_EXTRA_BYTES_MAX
-                             bytes, and must be NULL with MARU_TOKENS_BLAKE3. Images and other modalities have extra keys
-                             that only the engine knows */
-  const char *lora_path; /* where vLLM has that LoRA from, as its LoRARequest says it (lora_path), in at most
-                            MARU_TOKENS_PATH_BYTES_MAX bytes. Tagged keys want it with a name; otherwise it is NULL */
-  uint64_t extra_keys;   /* enum maru_tokens_extra_keys */
+  /* vLLM's extra keys: the name of the request's LoRA, in every block, and the request's cache salt, in the first block of a
+   * prompt alone: give it to the call that hashes that block. NULL: none. Both end with a zero, are UTF-8, have at most
+   * MARU_TOKENS_EXTRA_BYTES_MAX bytes, and must be NULL with MARU_TOKENS_BLAKE3. Images and other modalities have extra keys
+   * that only the engine knows. */
+  const char *lora_name;
+  const char *cache_salt;
+  /* Where vLLM has that LoRA from, as its LoRARequest says it (lora_path), in at most MARU_TOKENS_PATH_BYTES_MAX bytes. Tagged
+   * keys want it with a name; otherwise it is NULL. */
+  const char *lora_path;
+  uint64_t extra_keys; /* enum maru_tokens_extra_keys */
   uint64_t reserved[2];
 } maru_tokens_options;
 
@@ -99,7 +100,7 @@ MARU_TOKENS_PUBLIC int maru_tokens_hash(const maru_tokens_options *options, cons
  *                  maru_tokens_root() with the engine's seed, as such a number; 0 for LMCache without vLLM
  *   chunk_tokens   1 to MARU_TOKENS_BLOCK_MAX; LMCache's default is 256
  *   ret_hashes     n / chunk_tokens words
- * Source: ChunkedTokenDatabase in LMCache 0.5. Tokens behind the last whole chunk are ignored here; With save_unfull_chunk
+ * Source: ChunkedTokenDatabase in LMCache 0.5. Tokens behind the last whole chunk are ignored here. With save_unfull_chunk
  * LMCache hashes them, too: call again with their number as chunk_tokens and the last hash as parent.
  * Errors: -EINVAL; -ENOMEM. */
 MARU_TOKENS_PUBLIC int maru_tokens_lmcache_engine(uint32_t algorithm, uint64_t parent, uint32_t chunk_tokens,

@@ -1,5 +1,5 @@
-// The keys of a form's parts. They follow from the file's identity, so that a file that was written anew has other blocks, and
-// two names for one file have the same.
+// The keys of a form's parts. They follow from the file's identity, and from the checksum of its weights where loading has read
+// them. A file that was written anew has other blocks. Two names for one file have the same, unless one was loaded lazily.
 #pragma once
 
 #include "libmaru/adapters/register_format.h"

@@ -1,6 +1,5 @@
 // A follower of a pool: the snapshot, the events behind it, and the recovery after a loss. include/maru/follow.h is the
-// contract,
-// docs/events.md the description.
+// contract, docs/events.md the description.
 //
 // Thread safety: one thread at a time, but wake().
 #pragma once

@@ -4,8 +4,8 @@
 //   8   version, 32 bits: 1
 //   12  bytes of all, 32 bits: 128
 //   16  kind, order, dtype, outer, 32 bits each
-//   32  blocks, layers, page_tokens, heads, head_dim, alignment, heads_total, first_head, layers_total, first_layer, 64 bits
-// each
+//   32  blocks, layers, page_tokens, heads, head_dim, alignment, heads_total, first_head, layers_total, first_layer,
+//       64 bits each
 //   112 zero, 64 bits
 //   120 checksum, 64 bits: XXH3 of the 120 bytes before
 //

@@ -81,7 +81,7 @@ class MemoryInfo:
     def page_index(self) -> int: ...
     @property
     def kv_offset(self) -> int:
-        """Bytes from the begin of the region."""
+        """Bytes from the beginning of the region."""
     def __len__(self) -> int: ...
 
 class Buffer:

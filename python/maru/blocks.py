@@ -162,7 +162,7 @@ class MutableBlock(_Unregistered):
         return None if self._tokens is None else self._pool.page_size - len(self._tokens)
 
     def init_sequence(self, salt_hash: int, parent: Optional[BlockHash] = None) -> None:
-        """Reset -> Partial, at the begin of a sequence or behind `parent`."""
+        """Reset -> Partial, at the beginning of a sequence or behind `parent`."""
         self._reset_only()
         self._tokens, self._salt_hash, self._parent = [], _tokens._word("salt_hash", salt_hash), parent
 

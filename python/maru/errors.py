@@ -56,11 +56,11 @@ class NotFoundError(MaruError):
 
 
 class DaemonUnreachableError(MaruError):
-    """marud was needed and is not there."""
+    """marud was needed and is not there; or maru-tierd, by `maru.tier`."""
 
 
 class DaemonTimeoutError(DaemonUnreachableError):
-    """marud was needed and did not answer in time."""
+    """marud was needed and did not answer in time; or the wait for a ticket of `maru.tier` ended before the ticket."""
 
 
 class PoolReplacedError(MaruError):
@@ -296,19 +296,69 @@ _SPAN = {
     ),
 }
 
+# Of marud's socket, and of the pool behind it.
+_CONNECT: _Errors = {
+    _errno.ENOENT: (
+        NotFoundError,
+        "no such pool or socket: start marud, name its socket (or set MARU_SOCKET), name one of its pools",
+    ),
+    _errno.ENOTDIR: (NotFoundError, "a part of the socket's path is no directory: name marud's socket"),
+    _errno.ENAMETOOLONG: (InvalidArgumentError, "the path of a socket has at most 107 bytes: name a shorter one or a link"),
+    _errno.EPROTOTYPE: (DaemonUnreachableError, "the socket is of another program: name marud's"),
+    _errno.EACCES: (
+        AccessDeniedError,
+        "the pool's access list refuses this user, or the folder of the socket does: ask its administrator",
+    ),
+    _errno.EMFILE: _NO_DESCRIPTOR,
+    _errno.ENFILE: _NO_DESCRIPTOR,
+    _errno.EIO: _FENCED,
+    _errno.EPIPE: _CLOSED,
+    _errno.ECONNRESET: _CLOSED,
+}
+_FOLLOW: _Errors = {
+    **_CONNECT,
+    _errno.EDQUOT: (
+        QuotaError,
+        "this user has as many connections as it may: close clients and followers, or have [limits] of marud raised",
+    ),
+    _errno.EPROTO: (
+        VersionError,
+        "marud speaks another version, or is too old to be followed: install the same version of marud and maru",
+    ),
+    _errno.ENOSPC: (NoSpaceError, "marud has no memory for a feed, which its log explains: make room, and try again"),
+    _errno.EAGAIN: (
+        TryAgainError,
+        "events come faster than this follower takes snapshots of the pool: try again",
+    ),
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "an argument has a value that is not possible: the name of a pool has 1 to 63 letters, digits, -, _ and .",
+    ),
+}
+_NO_TIER = (DaemonUnreachableError, "no maru-tierd answers on this socket: go on without, or start it")
+_PREFETCH: _Errors = {
+    _errno.ENOENT: (
+        NotFoundError,
+        "no such socket: start maru-tierd, or name its socket (or set MARU_TIER_SOCKET)",
+    ),
+    _errno.ENOTDIR: (NotFoundError, "a part of the socket's path is no directory: name maru-tierd's socket"),
+    _errno.EPROTOTYPE: (DaemonUnreachableError, "the socket is of another program: name maru-tierd's"),
+    _errno.EACCES: (AccessDeniedError, "this user may not write to maru-tierd's socket: ask its administrator"),
+    _errno.EAGAIN: (TryAgainError, "maru-tierd has too many questions: go on without"),
+    _errno.EMSGSIZE: (TooLargeError, "the keys of one question have at most 1 MiB: ask for fewer of them"),
+    _errno.EMFILE: _NO_DESCRIPTOR,
+    _errno.ENFILE: _NO_DESCRIPTOR,
+    _errno.ECONNREFUSED: _NO_TIER,
+    _errno.ECONNRESET: _NO_TIER,
+    _errno.EINVAL: (
+        InvalidArgumentError,
+        "a key has 1 to 4096 bytes, and a digest 16 or 32; the path of a socket has at most 107",
+    ),
+}
+
 _OF_CALL: dict[str, _Errors] = {
     "maru_attach": {
-        _errno.ENOENT: (
-            NotFoundError,
-            "no such pool or socket: start marud, name its socket (or set MARU_SOCKET), name one of its pools",
-        ),
-        _errno.ENOTDIR: (NotFoundError, "a part of the socket's path is no directory: name marud's socket"),
-        _errno.ENAMETOOLONG: (InvalidArgumentError, "the path of a socket has at most 107 bytes: name a shorter one or a link"),
-        _errno.EPROTOTYPE: (DaemonUnreachableError, "the socket is of another program: name marud's"),
-        _errno.EACCES: (
-            AccessDeniedError,
-            "the pool's access list refuses this user, or the folder of the socket does: ask its administrator",
-        ),
+        **_CONNECT,
         _errno.EDQUOT: (
             QuotaError,
             "this user has as many connections as it may, or pins more blocks: close clients, release views, or have [limits] "
@@ -328,12 +378,7 @@ _OF_CALL: dict[str, _Errors] = {
             "this process locks all that it maps (mlockall), and RLIMIT_MEMLOCK does not let it lock the pool: raise that "
             "limit, or attach before locking",
         ),
-        _errno.EMFILE: _NO_DESCRIPTOR,
-        _errno.ENFILE: _NO_DESCRIPTOR,
         _errno.EINTR: (TryAgainError, "a signal came in between: try again"),
-        _errno.EIO: _FENCED,
-        _errno.EPIPE: _CLOSED,
-        _errno.ECONNRESET: _CLOSED,
     },
     "maru_reattach": {_errno.EIO: _FENCED, _errno.EPIPE: _CLOSED, _errno.ECONNRESET: _CLOSED},
     "maru_alloc": _ALLOC,
@@ -360,6 +405,13 @@ _OF_CALL: dict[str, _Errors] = {
     "maru_store_span_copy": _SPAN,
     "maru_name_span": _SPAN,
     "maru_delete_batch": _BATCH,
+    "maru_follow_open": _FOLLOW,
+    "maru_follow_next": _FOLLOW,
+    "maru_prefetch": _PREFETCH,
+    "maru_prefetch_wait": {
+        _errno.ECONNRESET: (DaemonUnreachableError, "maru-tierd has gone, and holds nothing any more: go on without"),
+        _errno.ETIMEDOUT: (DaemonTimeoutError, "the ticket has not ended yet: wait again, or release it"),
+    },
 }
 
 

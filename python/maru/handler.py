@@ -360,8 +360,8 @@ class MaruHandler(Finder, Stages):
     # exists(), batch_exists() and retrieve() are Finder's: a frame of Python would cost more than what is asked.
 
     def batch_retrieve(self, keys: Sequence[Key]) -> list[Optional[MemoryInfo]]:
-        """retrieve() of each, but for a value that is damaged or lies in bad memory, which is no reason to lose the others: it
-        is None and gone from the pool, and logged; what was damaged is counted (`checksum_errors` in get_stats()["native"])."""
+        """retrieve() of each. A value that is damaged or lies in bad memory is None and logged, and deleted unless it has
+        children or this handler only reads. get_stats()["native"] counts damaged ones (`checksum_errors`)."""
         try:
             client, retrieved, _ = self._attachment()
             found = client._find_batch(keys, self._tenant, retrieved)

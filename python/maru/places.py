@@ -87,7 +87,7 @@ class Stay:
     def __init__(self, page_index: int, kv_offset: int, view: View, key: ClientKey) -> None:
         self.region_id = RETRIEVED
         self.page_index = page_index
-        self.kv_offset = kv_offset  # bytes from the begin of the region
+        self.kv_offset = kv_offset  # bytes from the beginning of the region
         self.view = view
         self.key = key
 

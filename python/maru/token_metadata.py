@@ -45,9 +45,10 @@ def encode(tokens: Sequence[int], block_size: int, *, hashes: Optional[Sequence[
            lora: str = "", salt: str = "", rank: int = 0, ranks: int = 1) -> bytes:
     """The metadata of a block with these tokens: whole blocks of the engine, of block_size tokens each.
 
-    hashes: the engine's hash of each of its blocks, as its own events have it; the last 64 bits count. maru-eventd computes
-    others from the tokens where the metadata has none. parent: the hash of the engine's block before, likewise; without it
-    that of the block's parent in the pool counts. Raises ValueError for values that maru-eventd would refuse."""
+    hashes: the engine's hash of each of its blocks, as its own events have it; the last 64 bits count, and no two are equal.
+    maru-eventd computes others from the tokens where the metadata has none. parent: the hash of the engine's block before,
+    likewise, and none of `hashes`; without it that of the block's parent in the pool counts. Raises ValueError for values that
+    maru-eventd would refuse."""
     known = b"".join(_low_64(one) for one in hashes) if hashes is not None else b""
     return _checked(TokenMetadata(block_size, struct.pack(f"<{len(tokens)}I", *tokens), known,
                                   int.from_bytes(_low_64(parent), "big") if parent is not None else None, lora, salt, rank,
@@ -88,6 +89,9 @@ def _checked(made: TokenMetadata) -> TokenMetadata:
         raise ValueError("metadata has another number of hashes than of blocks of tokens.")
     if made.parent is not None and not is_whole(made.parent, 0, (1 << 64) - 1):
         raise ValueError(f"metadata has {made.parent!r} for the hash of the block before.")
+    hashes = [made.hashes[at:at + 8] for at in range(0, len(made.hashes), 8)]
+    if len(set(hashes)) != len(hashes) or (made.parent is not None and _low_64(made.parent) in hashes):
+        raise ValueError("metadata has one hash twice.")
     if not (is_whole(made.ranks, 1, _RANKS_MAX) and is_whole(made.rank, 0, made.ranks - 1)):
         raise ValueError(f"metadata has rank {made.rank!r} of {made.ranks!r}.")
     for name in ("lora", "salt"):

@@ -115,3 +115,21 @@ def test_a_pool_that_is_fenced_is_no_damaged_block(call):
     import errno
     refused = error_for(errno.EIO, call)
     assert isinstance(refused, maru.PoolLeavesError) and "fenced" in str(refused) and refused.errno == errno.EIO
+
+
+@pytest.mark.parametrize("call, number, error, advice", [
+    ("maru_prefetch", "ENOENT", maru.NotFoundError, "start maru-tierd"),
+    ("maru_prefetch", "ECONNREFUSED", maru.DaemonUnreachableError, "no maru-tierd answers"),
+    ("maru_prefetch", "ECONNRESET", maru.DaemonUnreachableError, "no maru-tierd answers"),
+    ("maru_prefetch", "EMSGSIZE", maru.TooLargeError, "1 MiB"),
+    ("maru_prefetch_wait", "ECONNRESET", maru.DaemonUnreachableError, "maru-tierd has gone"),
+    ("maru_prefetch_wait", "ETIMEDOUT", maru.DaemonTimeoutError, "has not ended yet"),
+    ("maru_follow_open", "ENOENT", maru.NotFoundError, "no such pool or socket"),
+    ("maru_follow_open", "EDQUOT", maru.QuotaError, "as many connections"),
+    ("maru_follow_next", "EIO", maru.PoolLeavesError, "fenced"),
+    ("maru_follow_next", "EAGAIN", maru.TryAgainError, "faster than this follower")])
+def test_followers_and_tickets_have_advice_of_their_own(call, number, error, advice):
+    import errno
+    refused = error_for(getattr(errno, number), call)
+    assert type(refused) is error and advice in str(refused)
+    assert "tenant" not in str(refused) and "match" not in str(refused)

@@ -18,14 +18,15 @@ def test_the_bytes_are_those_that_the_documentation_shows():
 
 
 def test_numbers_make_the_same_bytes():
-    made = TokenMetadata(2, tokens(1, 2, 3, 4), bytes(7) + b"\x09" + b"\xff" * 8, (1 << 64) - 1, "lora", "salt", 1, 200)
-    assert encode([1, 2, 3, 4], 2, hashes=[(5 << 64) | 9, -1], parent=-1, lora="lora", salt="salt", rank=1,
+    made = TokenMetadata(2, tokens(1, 2, 3, 4), bytes(7) + b"\x09" + b"\xff" * 8, (1 << 64) - 2, "lora", "salt", 1, 200)
+    assert encode([1, 2, 3, 4], 2, hashes=[(5 << 64) | 9, -1], parent=-2, lora="lora", salt="salt", rank=1,
                   ranks=200) == made.encode()
 
 
 @pytest.mark.parametrize("arguments, more, said", [
     (([1, 2, 3], 2), {}, "whole number of blocks"), (([], 2), {}, "whole number of blocks"), (([1], 0), {}, "block_size 0"),
     (([1, 2], 1), {"hashes": [1]}, "number of hashes"), (([1], 1), {"rank": 1}, "rank 1 of 1"),
+    (([1, 2], 1), {"hashes": [7, 7]}, "one hash twice"), (([1, 2], 1), {"hashes": [7, 8], "parent": 8}, "one hash twice"),
 ])
 def test_numbers_that_would_be_refused_are_refused(arguments, more, said):
     with pytest.raises(ValueError, match=said):
@@ -72,7 +73,7 @@ def test_what_is_out_of_range_is_said(wrong, said):
 
 def test_no_damage_is_taken_for_tokens():
     """Cut anywhere, or with any byte changed: an error, metadata of another kind, or values in range."""
-    made = TokenMetadata(4, tokens(*range(16)), bytes(32), 5, "lora", "salt", 1, 2, b"f" * 16, b"l" * 16).encode()
+    made = TokenMetadata(4, tokens(*range(16)), bytes(range(32)), 5, "lora", "salt", 1, 2, b"f" * 16, b"l" * 16).encode()
     for end in range(len(made)):
         try:
             assert decode(made[:end]) is None

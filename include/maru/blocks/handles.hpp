@@ -44,7 +44,7 @@ class MutableBlock {
   }
   std::span<const uint32_t> tokens() const { return {tokens_.get(), len()}; }
 
-  // Reset -> Partial, at the begin of a sequence or behind `parent`. Errors: kMoved, kNotReset; kOther ENOMEM.
+  // Reset -> Partial, at the beginning of a sequence or behind `parent`. Errors: kMoved, kNotReset; kOther ENOMEM.
   BlockOutcome<void> init_sequence(uint64_t salt_hash, const std::optional<BlockHash>& parent = std::nullopt) {
     using namespace blocks_detail;
     if (!core_) return moved();
@@ -98,7 +98,8 @@ class MutableBlock {
 
   // Partial -> Complete, when full. Errors: kMoved, kNotPartial, kIncomplete; kOther ENOMEM.
   BlockOutcome<CompleteBlock> commit() &&;
-  // Reset -> Complete, with the tokens and the hashes of make_token_block(). Errors: kMoved, kNotReset, kSizeMismatch.
+  // Reset -> Complete, with the tokens and the hashes of make_token_block(). Errors: kMoved, kNotReset, kSizeMismatch; kOther
+  // ENOMEM.
   BlockOutcome<CompleteBlock> apply_token_block(const TokenBlock& block) &&;
   // Gives the pages back.
   void release() {
@@ -164,7 +165,8 @@ class CompleteBlock {
   }
   // Complete -> Registered: every process of the pool finds the block from now on. Where the hash is registered already, the
   // handle is of the block that is there, as `duplicates` says. A block with a parent needs it in the pool. Blocks as
-  // maru_store() does. Errors: kMoved, kParentGone; kOther with an errno of maru_store: the block is as before.
+  // maru_store() does. Errors: kMoved, kParentGone; kOther with an errno of maru_store or maru_retrieve, or EAGAIN where other
+  // processes stored and lost the hash again and again: the block is as before.
   BlockOutcome<ImmutableBlock> register_block() &&;
   BlockOutcome<ImmutableBlock> register_block(Duplicates duplicates) &&;
 

@@ -27,7 +27,7 @@ struct TokenBlock {
   BlockHash hash;
   uint64_t block_hash = 0;  // Dynamo's hash of these tokens alone
   uint64_t salt_hash = 0;
-  std::optional<BlockHash> parent;   // nothing at the begin of a sequence
+  std::optional<BlockHash> parent;   // nothing at the beginning of a sequence
   std::span<const uint32_t> tokens;  // of the caller, or of the handle that it came from
 };
 

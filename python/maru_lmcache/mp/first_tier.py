@@ -440,7 +440,7 @@ class MaruL1Manager:
 
     def get_memory_usage(self) -> tuple[int, int]:
         """The bytes that this server has in the pool: stored here and still there, being written, private. And the pool's.
-        Until the next sweep the sum counts what marud has evicted since the last one, but never more than the pool has."""
+        The sum counts an evicted chunk until a sweep has come to it, but never more than the pool has."""
         used = self._stored.nbytes + self._reservations.nbytes + self._held.private_bytes
         return min(used, self._capacity), self._capacity
 
