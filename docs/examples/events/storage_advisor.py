@@ -39,16 +39,20 @@ class Tree:
             if event["type"] == "BlockStored":
                 parent = event["parent_block_hash"]
                 for name in event["block_hashes"]:
+                    self.forget(name)  # it may have had another parent
                     self.blocks[name] = Block(parent, event["block_size"], when)
                     self.children[parent].add(name)
                     parent = name
             elif event["type"] == "BlockRemoved":
                 for name in event["block_hashes"]:
-                    if (block := self.blocks.pop(name, None)) is not None:
-                        self.children[block.parent].discard(name)
+                    self.forget(name)
             elif event["type"] == "AllBlocksCleared":
                 self.blocks.clear()
                 self.children.clear()
+
+    def forget(self, name):
+        if (block := self.blocks.pop(name, None)) is not None:
+            self.children[block.parent].discard(name)
 
     def below(self, name):
         """A block and all that follow it."""
