@@ -201,6 +201,24 @@ TEST_F(Pool, LastHandleTakesTheBlockAwayWhereThePoolWantsThat) {
   EXPECT_EQ(pool_.match_blocks(hashes)->size(), 0u);
 }
 
+TEST_F(Pool, BlocksThatAreCutOffGoWhereThePoolWantsThat) {
+  BlockPoolOptions options = pool_options();
+  options.reset_on_release = true;
+  const BlockPool fleeting = pool_of(marud_.socket_path(), options);
+  const std::vector<uint32_t> tokens = tokens_from(1, 4 * kPageSize);
+  const std::vector<BlockHash> hashes = hashes_of(tokens);
+  BlockList<ImmutableBlock> chain = registered_chain(fleeting, tokens);
+  ImmutableBlocks matched = std::move(*fleeting.match_blocks(hashes));
+  chain = {};
+  EXPECT_TRUE(matched.truncate(3).ok());  // one pin held all
+  EXPECT_EQ(pool_.match_blocks(hashes)->size(), 3u);
+  EXPECT_TRUE(matched.truncate(1).ok());  // each has a pin of its own
+  EXPECT_EQ(pool_.match_blocks(hashes)->size(), 1u);
+  matched.release();
+  EXPECT_EQ(pool_.match_blocks(hashes)->size(), 0u);
+  EXPECT_EQ(map_.count_pins(), 0u);
+}
+
 // -- the listener ----------------------------------------------------------------------------------------------------
 
 class Recorder : public BlockListener {

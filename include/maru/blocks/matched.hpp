@@ -84,6 +84,7 @@ class ImmutableBlocks {
     hashes_ = reinterpret_cast<BlockHash*>(views_.get() + n * sizeof(maru_view));
     return views_ != nullptr;
   }
+  void take_away(size_t first);  // where the pool wants that of blocks without handles
   BlockError take_readable(const maru_key* keys, std::span<const BlockHash> hashes);
   maru_view* views() const { return reinterpret_cast<maru_view*>(views_.get()); }
   const maru_view& view(size_t i) const { return views()[i]; }
@@ -100,6 +101,12 @@ class ImmutableBlocks {
   size_t size_ = 0;
 };
 
+// The deepest first: a block is taken away only when nothing continues it. Ends the pins that blocks have of their own.
+inline void ImmutableBlocks::take_away(size_t first) {
+  if (!core_->options.reset_on_release) return;
+  for (size_t i = size_; i-- > first;) blocks_detail::release_view(*core_.get(), view(i), hashes_[i]);
+}
+
 inline void ImmutableBlocks::release() {
   if (!core_) return;
   using namespace blocks_detail;
@@ -109,9 +116,7 @@ inline void ImmutableBlocks::release() {
   } else if (!core_->options.reset_on_release) {
     maru_release_batch(core_->c(), views(), size_);
   }
-  // The deepest first: a block is taken away only when nothing continues it.
-  if (core_->options.reset_on_release)
-    for (size_t i = size_; i-- > 0;) release_view(*core_.get(), view(i), hashes_[i]);
+  take_away(0);
   size_ = 0;
   views_.reset();
   core_ = {};
@@ -203,9 +208,10 @@ inline BlockOutcome<void> ImmutableBlocks::truncate(size_t count) {
     }
     maru_release_match(core_->c(), &match_);
     match_ = {};
-  } else {
+  } else if (!core_->options.reset_on_release) {
     maru_release_batch(core_->c(), views() + count, size_ - count);
   }
+  take_away(count);
   size_ = count;
   return {};
 }
