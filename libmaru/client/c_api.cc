@@ -15,6 +15,9 @@
 #include <vector>
 
 using maru::client::Client;
+using maru::client::counted_at;
+using maru::client::kBlocksAreResult;
+using maru::client::kOneBlock;
 using maru::client::Options;
 using maru::client::probed_alloc;
 using maru::client::probed_erase;
@@ -193,7 +196,7 @@ int maru_get_statistics(const maru_client* client, maru_statistics* ret_statisti
 
 int maru_alloc_with_metadata(maru_client* client, uint64_t bytes, uint32_t metadata_bytes, size_t n,
                              maru_buffer* ret_buffers) {
-  return probed_alloc(client, n, n * bytes, [&] {
+  return probed_alloc(client, n, n * bytes, kBlocksAreResult, [&] {
     return with(client, [&](Client& c) {
       if (ret_buffers == nullptr) return -EINVAL;
       if (const int status = c.check_metadata_bytes(metadata_bytes); status != 0) return status;
@@ -224,7 +227,7 @@ int maru_abort(maru_client* client, const maru_buffer* buffer) { return maru_abo
 
 int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buffer, const maru_store_options* given,
                maru_block* ret_block) {
-  return probed_store(client, 1, buffer ? buffer->bytes : 0, [&] {
+  return probed_store(client, 1, buffer ? buffer->bytes : 0, kOneBlock, [&] {
     return with(client, [&](Client& c) {
       maru_store_options options;
       if (const int status = read_options(given, &options); status != 0) return status;
@@ -235,7 +238,7 @@ int maru_store(maru_client* client, const maru_key* key, const maru_buffer* buff
 
 int maru_store_pinned(maru_client* client, const maru_key* key, const maru_buffer* buffer,
                       const maru_store_options* given, maru_view* ret_view) {
-  return probed_store(client, 1, buffer ? buffer->bytes : 0, [&] {
+  return probed_store(client, 1, buffer ? buffer->bytes : 0, kOneBlock, [&] {
     return with(client, [&](Client& c) {
       if (key == nullptr || buffer == nullptr || ret_view == nullptr) return -EINVAL;
       maru_store_options options;
@@ -249,7 +252,7 @@ int maru_store_pinned(maru_client* client, const maru_key* key, const maru_buffe
 
 int maru_store_copy(maru_client* client, const maru_key* key, const void* data, uint64_t bytes,
                     const maru_store_options* given, maru_block* ret_block) {
-  return probed_store(client, 1, bytes, [&] {
+  return probed_store(client, 1, bytes, kOneBlock, [&] {
     return with(client, [&](Client& c) {
       if (key == nullptr || data == nullptr || bytes == 0) return -EINVAL;
       maru_store_options options;
@@ -277,7 +280,7 @@ int maru_store_copy(maru_client* client, const maru_key* key, const void* data, 
 
 int maru_store_batch(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
-  return probed_store(client, n, 0, [&] {
+  return probed_store(client, n, 0, kBlocksAreResult, [&] {
     return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
       if ((buffers == nullptr || ret_results == nullptr) && n != 0) return -EINVAL;
       return with_common_options(c, given, [&](const Client::CommonOptions& common) {
@@ -289,7 +292,7 @@ int maru_store_batch(maru_client* client, const maru_key* keys, const maru_buffe
 
 int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void* const* data, const uint64_t* bytes,
                           size_t n, const maru_store_options* given, maru_block* ret_blocks, int32_t* ret_results) {
-  return probed_store(client, n, 0, [&] {
+  return probed_store(client, n, 0, kBlocksAreResult, [&] {
     return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
       if ((data == nullptr || bytes == nullptr) && n != 0) return -EINVAL;
       for (size_t i = 0; i < n; ++i)
@@ -304,30 +307,27 @@ int maru_store_copy_batch(maru_client* client, const maru_key* keys, const void*
 int maru_store_chain(maru_client* client, const maru_key* keys, const maru_buffer* buffers, size_t n,
                      const maru_store_options* given, maru_block* ret_blocks, size_t* ret_stored, size_t* ret_done) {
   size_t stored = 0, done = 0;
-  return probed_store(
-      client, n, 0,
-      [&] {
-        const int result = with(client, [&](Client& c) {
-          if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
-          maru_store_options options;
-          if (const int status = read_options(given, &options); status != 0) return status;
-          maru_block parent = 0;
-          if (const int status = c.parent_of(options, &parent); status != 0) return status;
-          for (size_t i = 0; i < n; ++i) {
-            const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
-            const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
-            if (status < 0) return status;
-            stored += status == 0;
-            done = i + 1;
-            if (ret_blocks) ret_blocks[i] = parent;
-          }
-          return 0;
-        });
-        if (ret_done) *ret_done = done;
-        if (ret_stored) *ret_stored = stored;
-        return result;
-      },
-      &done);
+  return probed_store(client, n, 0, counted_at(&done), [&] {
+    const int result = with(client, [&](Client& c) {
+      if ((keys == nullptr || buffers == nullptr) && n != 0) return -EINVAL;
+      maru_store_options options;
+      if (const int status = read_options(given, &options); status != 0) return status;
+      maru_block parent = 0;
+      if (const int status = c.parent_of(options, &parent); status != 0) return status;
+      for (size_t i = 0; i < n; ++i) {
+        const maru_metadata* metadata = options.metadata ? options.metadata + i : nullptr;
+        const int status = c.store(keys[i], buffers[i], options, parent, metadata, &parent);
+        if (status < 0) return status;
+        stored += status == 0;
+        done = i + 1;
+        if (ret_blocks) ret_blocks[i] = parent;
+      }
+      return 0;
+    });
+    if (ret_done) *ret_done = done;
+    if (ret_stored) *ret_stored = stored;
+    return result;
+  });
 }
 
 int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
@@ -337,18 +337,18 @@ int maru_next_evicted(maru_client* client, maru_key_copy* ret_key) {
 // -- finding ----------------------------------------------------------------------------------------------------------
 
 int maru_exists(maru_client* client, const maru_key* key) {
-  return probed_exists(client, 1, 0, [&] {
+  return probed_exists(client, 1, 0, kBlocksAreResult, [&] {
     return with_digest(client, key, [](Client& c, const Digest& digest) { return c.exists(digest); });
   });
 }
 
 int maru_exists_batch(maru_client* client, const maru_key* keys, size_t n, uint8_t* ret_present) {
-  return probed_exists(client, n, 0,
+  return probed_exists(client, n, 0, kBlocksAreResult,
                        [&] { return with(client, [&](Client& c) { return c.exists_batch(keys, n, ret_present); }); });
 }
 
 int maru_exists_rows(maru_client* client, const maru_key_rows* rows, size_t n, uint8_t* ret_present) {
-  return probed_exists(client, n, 0, [&] {
+  return probed_exists(client, n, 0, kBlocksAreResult, [&] {
     return with(client, [&](Client& c) {
       if (n == 0) return 0;
       return rows != nullptr ? c.exists_rows(*rows, n, ret_present) : -EINVAL;
@@ -376,11 +376,11 @@ int maru_which(maru_client* client, const maru_key* keys, size_t n, maru_range* 
     if (ret_present) *ret_present = count;
     return int(ranges);
   };
-  return probed_exists(client, n, 0, [&] { return with(client, which); }, &count);
+  return probed_exists(client, n, 0, counted_at(&count), [&] { return with(client, which); });
 }
 
 int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view) {
-  return probed_retrieve(client, 1, 0, [&] {
+  return probed_retrieve(client, 1, 0, kOneBlock, [&] {
     return with_digest(client, key, [&](Client& c, const Digest& digest) {
       return ret_view ? c.retrieve(digest, true, ret_view) : -EINVAL;
     });
@@ -388,7 +388,7 @@ int maru_retrieve(maru_client* client, const maru_key* key, maru_view* ret_view)
 }
 
 int maru_retrieve_batch(maru_client* client, const maru_key* keys, size_t n, maru_view* ret_views) {
-  return probed_retrieve(client, n, 0, [&] { return find_batch(client, keys, n, true, ret_views); });
+  return probed_retrieve(client, n, 0, kBlocksAreResult, [&] { return find_batch(client, keys, n, true, ret_views); });
 }
 
 int maru_pin(maru_client* client, const maru_key* key, maru_view* ret_view) {
@@ -437,9 +437,8 @@ int maru_release_batch(maru_client* client, const maru_view* views, size_t n) {
 }
 
 int maru_match_prefix(maru_client* client, const maru_key* keys, size_t n, maru_match* ret_match) {
-  return probed_match(
-      client, n, 0, [&] { return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); }); },
-      ret_match ? &ret_match->blocks : nullptr);
+  return probed_match(client, n, 0, ret_match ? counted_at(&ret_match->blocks) : kBlocksAreResult,
+                      [&] { return with(client, [&](Client& c) { return c.match_prefix(keys, n, ret_match); }); });
 }
 
 int maru_resolve(maru_client* client, const maru_match* match, const maru_key* keys, size_t n, maru_view* ret_views) {
@@ -476,13 +475,13 @@ int maru_view_error(maru_client* client, const maru_view* view) {
 // -- deleting ---------------------------------------------------------------------------------------------------------
 
 int maru_delete(maru_client* client, const maru_key* key) {
-  return probed_erase(client, 1, 0, [&] {
+  return probed_erase(client, 1, 0, kOneBlock, [&] {
     return with_digest(client, key, [](Client& c, const Digest& digest) { return c.remove(digest); });
   });
 }
 
 int maru_delete_batch(maru_client* client, const maru_key* keys, size_t n, int32_t* ret_results) {
-  return probed_erase(client, n, 0, [&] {
+  return probed_erase(client, n, 0, kBlocksAreResult, [&] {
     return with_digests(client, keys, n, [&](Client& c, std::span<Digest> digests) {
       if (c.is_read_only()) return -EROFS;
       int deleted = 0;

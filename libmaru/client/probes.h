@@ -18,25 +18,28 @@
 #define STAP_PROBE3(provider, name, a, b, c) static_cast<void>(0)
 #endif
 
-// Defines probed_NAME(): makes a call between the two probes. `blocks`: as CallSpan::end() has it.
-#define MARU_DEFINE_PROBED(name, operation)                                                   \
-  template <typename Call>                                                                    \
-  int probed_##name(const maru_client* client, size_t keys, uint64_t bytes, const Call& call, \
-                    const uint64_t* blocks = nullptr) {                                       \
-    STAP_PROBE3(maru, name##_begin, client, keys, bytes);                                     \
-    Tracing* const tracing = client != nullptr ? client->client->tracing() : nullptr;         \
-    const int result = tracing == nullptr ? call() : [&]() __attribute__((noinline, cold)) {  \
-      CallSpan span;                                                                          \
-      span.begin(*client->client, *tracing);                                                  \
-      const int traced = call();                                                              \
-      span.end(format::SpanOperation::operation, traced, keys, bytes, blocks);                \
-      return traced;                                                                          \
-    }();                                                                                      \
-    STAP_PROBE3(maru, name##_end, client, keys, result);                                      \
-    return result;                                                                            \
+// Defines probed_NAME(): makes a call between the two probes.
+#define MARU_DEFINE_PROBED(name, operation)                                                                           \
+  template <typename Call>                                                                                            \
+  int probed_##name(const maru_client* client, size_t keys, uint64_t bytes, CountedBlocks blocks, const Call& call) { \
+    STAP_PROBE3(maru, name##_begin, client, keys, bytes);                                                             \
+    Tracing* const tracing = client != nullptr ? client->client->tracing() : nullptr;                                 \
+    const int result = tracing == nullptr ? call() : [&]() __attribute__((noinline, cold)) {                          \
+      CallSpan span;                                                                                                  \
+      span.begin(*client->client, *tracing);                                                                          \
+      const int traced = call();                                                                                      \
+      span.end(format::SpanOperation::operation, traced, keys, bytes, blocks);                                        \
+      return traced;                                                                                                  \
+    }();                                                                                                              \
+    STAP_PROBE3(maru, name##_end, client, keys, result);                                                              \
+    return result;                                                                                                    \
   }
 
 namespace maru::client {
+
+inline constexpr CountedBlocks kBlocksAreResult = {CountedBlocks::In::kResult};
+inline constexpr CountedBlocks kOneBlock = {CountedBlocks::In::kZeroResult};
+inline CountedBlocks counted_at(const uint64_t* place) { return {CountedBlocks::In::kPlace, place}; }
 
 MARU_DEFINE_PROBED(alloc, kAlloc)
 MARU_DEFINE_PROBED(store, kStore)

@@ -139,12 +139,12 @@ CallSpan::~CallSpan() {
   if (ThreadState* state = thread_state_if_any(); state != nullptr && state->span == &span_) state->span = outer_;
 }
 
-void CallSpan::end(format::SpanOperation operation, int result, uint64_t keys, uint64_t bytes, const uint64_t* blocks) {
+void CallSpan::end(format::SpanOperation operation, int result, uint64_t keys, uint64_t bytes, CountedBlocks blocks) {
   if (span_.tracing == nullptr) return;
   format::Span span = span_.ended(operation, result);
   span.keys = keys;
   span.bytes = bytes;
-  if (result >= 0) span.blocks = blocks != nullptr ? *blocks : uint64_t(result);
+  if (result >= 0) span.blocks = blocks.of(result);
   span_.tracing->write(span);
 }
 

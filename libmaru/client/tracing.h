@@ -85,6 +85,17 @@ struct OpenSpan {
   format::Span ended(format::SpanOperation operation, int result) const;
 };
 
+// Where the span of a call finds how many blocks the call found, stored or deleted.
+struct CountedBlocks {
+  enum class In { kResult, kZeroResult, kPlace };  // kZeroResult: the call is for one key, and 0 says that it did
+  In in = In::kResult;
+  const uint64_t* place = nullptr;
+
+  uint64_t of(int result) const {  // at least 0
+    return in == In::kPlace ? *place : in == In::kResult ? uint64_t(result) : uint64_t(result == 0);
+  }
+};
+
 // The span of a call of this thread, of a client that is traced. Calls and requests to marud inside of it are below it.
 class CallSpan {
  public:
@@ -95,8 +106,7 @@ class CallSpan {
 
   // Does nothing for a request that is not traced, and in a child of fork().
   void begin(const Client& client, Tracing& tracing);
-  // `blocks`: where the call has put how many it was about; null: the result says so, if it is above 0.
-  void end(format::SpanOperation operation, int result, uint64_t keys, uint64_t bytes, const uint64_t* blocks);
+  void end(format::SpanOperation operation, int result, uint64_t keys, uint64_t bytes, CountedBlocks blocks);
 
  private:
   OpenSpan span_;

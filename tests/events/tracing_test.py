@@ -176,15 +176,16 @@ def the_whole_way_of_a_request(arguments):
         one = key(rng)
         assert call(client, CALLER, f"match {one}") == 0
         assert call(client, CALLER, f"store {one} 1000 - -") == 0
+        assert call(client, CALLER, f"store {one} 1000 - -") == 1
         assert call(client, CALLER, f"match {one} {key(rng)}") == 1
         assert call(client, CALLER, f"retrieve {one}") == 0
         assert call(client, CALLER, f"retrieve {key(rng)}") < 0
         assert call(client, CALLER, f"delete {one}") == 0
         names = {"maru.match", "maru.store", "maru.rent", "marud.rent", "maru.retrieve", "maru.delete"}
         spans = of_request(room, names)
-        spans = until(lambda: (found := of_request(room, names)) and len(found) >= 8 and found, "all of them")
+        spans = until(lambda: (found := of_request(room, names)) and len(found) >= 9 and found, "all of them")
         by_id = {span["id"]: span for span in spans}
-        assert len(by_id) == len(spans) == 8, [span["name"] for span in spans]
+        assert len(by_id) == len(spans) == 9, [span["name"] for span in spans]
         store, rent, serve = (next(span for span in spans if span["name"] == name)
                               for name in ("maru.store", "maru.rent", "marud.rent"))
         assert rent["parent"] == store["id"] and serve["parent"] == rent["id"]
@@ -200,7 +201,10 @@ def the_whole_way_of_a_request(arguments):
         assert resource["maru.pool"] == "default" and resource["maru.lane"] > 0, resource
         assert serve["resource"]["service.name"] == "marud" and serve["attributes"]["maru.turns"] >= 1, serve
         assert store["attributes"]["maru.keys"] == 1 and store["attributes"]["maru.bytes"] == 1000, store
-        assert [span["attributes"]["maru.blocks"] for span in spans if span["name"] == "maru.match"] == [0, 1]
+        spans.sort(key=lambda span: span["begin"])
+        blocks = {name: [span["attributes"].get("maru.blocks") for span in spans if span["name"] == name] for name in names}
+        assert blocks["maru.match"] == [0, 1] and blocks["maru.store"] == [1, 0], blocks  # the second was there already
+        assert blocks["maru.retrieve"] == [1, 0] and blocks["maru.delete"] == [1], blocks
         assert room.collector.headers["Authorization"] == "Bearer secret"
         assert room.collector.headers["Content-Type"] == "application/x-protobuf"
 
