@@ -253,6 +253,19 @@ class RegisteredPool:
 
 
 _all: weakref.WeakSet[RegisteredPool] = weakref.WeakSet()
+_of_client: weakref.WeakKeyDictionary[Any, Optional[RegisteredPool]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()  # of the one before
+
+
+def of(client: Any, runtime: Registrar) -> Optional[RegisteredPool]:
+    """The one of a client, made now or before: CUDA takes memory once. None when its pool has gone."""
+    with _lock:
+        if client not in _of_client:
+            try:
+                _of_client[client] = RegisteredPool(client, runtime)
+            except MaruError:
+                _of_client[client] = None
+        return _of_client[client]
 
 
 @atexit.register
