@@ -1,8 +1,8 @@
 """Copies of blocks of a KV cache between the memory of a GPU and pages of a pool, on streams of their own.
 
 A block of a layer is small, and its parts may lie apart. So a kernel gathers the blocks of a chunk into a buffer on the GPU,
-and one copy takes them from there to the pool; a load goes the other way. Where CUDA knows the pages (registered_pool.py) they are
-copied from and to where they lie. Otherwise the processor copies them once more, through page-locked memory of torch's.
+and one copy takes them from there to the pool; a load goes the other way. Where CUDA knows the pages (registered_pool.py) they
+are copied from and to where they lie. Otherwise the processor copies them once more, through page-locked memory of torch's.
 
 Nothing here waits for the engine's own stream, and that stream is never waited for by a thread: events order the two. A store
 begins after an event of the engine's (`now`), and returns when all of it is in the pool's pages. A load begins after one, too,

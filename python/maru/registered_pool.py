@@ -1,9 +1,9 @@
 """The pages of a pool, registered with CUDA: then the copy engines of a GPU read and write them where they lie.
 
 A pool is mapped once, for reading, and region by region for writing, as the client gets pages there. So it is registered in
-*pieces*: a region, or 64 GiB of one. Drivers refuse 512 GiB at once. CUDA refuses a copy that goes over the end of what was
-registered at once, also where the next bytes are registered, too. A block lies within a region, so its copy goes over the end
-of a piece only where regions are larger than 64 GiB, and is cut there (`Registered.parts`).
+*pieces*: a region, or 64 GiB of a larger one. Drivers refuse 512 GiB in one call. CUDA refuses a copy that goes over the end of
+one registration, also where the next bytes are registered, too. A block lies within a region. So its copy goes over the end of
+a piece only where regions are larger than 64 GiB, and is cut there (`Registered.parts`).
 
 A piece is registered when a copy first wants it, by a thread of its own: 1 GiB takes a tenth of a second. That copy, and others
 until then, go another way. A piece that is read is registered read-only, since CUDA refuses memory that is mapped for reading

@@ -287,7 +287,7 @@ class MaruConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         if self._reader is not None and self._reader.is_beside:
             self._reader.end_step()
-            # What a step has loaded for itself, and from which it computes what it stores.
+            # A step that loads for itself computes from that what it stores.
             self._note_ended(self._reader, waits=not self._apart)
         if self._stored is None or not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again

@@ -157,7 +157,7 @@ class DeviceLoads(Loads):
         return True
 
     def begin_step(self) -> None:
-        # A block may have been another request's until now, and be read or cleared by what the stream still has to do.
+        # The stream may still read or clear blocks for requests that had them before.
         self._before = self._copies.now()
 
     def load(self, transfers: Iterable[Transfer], forward_context: Any, is_apart: bool) -> None:
@@ -170,7 +170,7 @@ class DeviceLoads(Loads):
             self._hand_over(pending)
         if is_apart or not begun:
             return
-        # What comes later in a stream happens later: the last stands for all.
+        # A stream does one thing after the other, so the last load stands for all.
         last = begun[-1]
         if self._unseen or _replays_whole_graph(forward_context):
             self._copies.hold_back(last.done)

@@ -95,7 +95,8 @@ class Stores:
         self._dropped.add(transfer.chunks - stored, reason=reason)
 
     def _store(self, attached: Attached, transfer: Transfer, after: Any) -> int:
-        """after: an event, where there are copies. Returns how many chunks are in the pool now; what there is no room for is not."""
+        """after: an event, where there are copies. Returns how many chunks are in the pool now; what there is no room for is
+        not."""
         per_chunk = self._place.chunk_blocks
         keys = chunk_keys.of_rank(transfer.hashes, self._place.digest)
         parent: Any = chunk_keys.of_rank(transfer.parent, self._place.digest)[0] if transfer.parent else None

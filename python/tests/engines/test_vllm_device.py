@@ -1,6 +1,7 @@
 """MaruConnector as on a GPU, under vLLM's own scheduler: a stand-in for torch.cuda does everything as late as it may
 (late_runtime.py). The order of what happens, and the bytes. No GPU has run any of this."""
 import random
+import threading
 import time
 
 import pytest
@@ -191,6 +192,46 @@ def test_a_store_that_fails_publishes_nothing(pool, answer, devices, caplog, how
         assert other.run("b", PROMPT, 4) == answer(PROMPT) and other.computed == len(PROMPT) + 3
         assert worker.dropped >= 5 and "CUDA error" in caplog.text
         assert client_of(worker).statistics().pins == 0
+
+
+def test_the_end_of_a_load_is_known_at_the_end_of_the_step_that_computes_from_it(pool, answer, devices):  # noqa: F811
+    """Here memory has gone bad, which is seen when the load has ended: nothing that was computed from it is stored."""
+    store(pool, PROMPT)
+    with Engine(pool.socket, runner=1, device=devices()) as engine:
+        worker, is_asked = engine.workers[0], threading.Event()
+        reader, take = worker._reader, worker._reader.take_ended
+
+        def bad(view, blocks, failed, reason):
+            is_asked.wait(PATIENCE)
+            failed.update(blocks)
+            return "bad memory"
+
+        reader._check = bad
+        reader.take_ended = lambda waits: (is_asked.set(), take(waits))[1]
+        put, steps = worker._stored.put, []
+        worker._stored.put = lambda transfer: (steps.append(engine.recomputed), put(transfer))
+        longer = PROMPT + PROMPT
+        assert engine.run("a", longer, 4) == answer(longer)
+        assert engine.recomputed == 1 and worker.not_loaded == 5 * CHUNK // BLOCK
+        assert steps and set(steps) == {1}, "nothing is stored of the step that failed"
+
+
+def test_a_load_runs_beside_the_forward_pass_of_its_step(pool, devices):
+    store(pool, PROMPT, OTHER)
+    with Engine(pool.socket, device=devices()) as engine:
+        worker, compute = engine.workers[0], engine.device.compute
+        engine.run("first", OTHER)
+        registered(worker).wait_until_idle()
+        engine.add("a", PROMPT)
+        output, *_ = engine.schedule()
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        compute.synchronize()
+        with compute.held():
+            compute.run(lambda: None)  # the forward pass: vLLM begins such a load when it has put the pass there
+            worker.start_load_kv(None)
+            worker.wait_for_save()
+            until(lambda: worker.get_finished(set())[1] == {"a"})
+        worker.clear_connector_metadata()
 
 
 class Context:
