@@ -8,6 +8,8 @@ Nothing here waits for the engine's own stream, and that stream is never waited 
 begins after an event of the engine's (`now`), and returns when all of it is in the pool's pages. A load begins after one, too,
 and its `Loading` has the events that what reads the blocks has to wait for.
 
+Engines make and use their KV cache in torch's inference mode, which is a thread's own. So all of this is in that mode.
+
 The buffers and the numbers of blocks belong to the stream that uses them, so torch gives their memory to nobody before the
 stream is done with it, and record_stream() is not needed. The KV cache itself is the engine's for as long as it runs.
 
@@ -81,6 +83,7 @@ class _Side:
         self.staged: list[Optional[_Staged]] = [None] * STAGED
         self.next = 0
 
+        @torch.inference_mode()
         def allocate() -> None:
             self.buffer = runtime.empty(nbytes)
 
@@ -109,7 +112,7 @@ class DeviceCopies:
         """layers: by block, then the bytes of a block, on the GPU of the runtime. chunk_blocks: of the largest chunk. Raises
         RuntimeError when the GPU has no memory for the buffers."""
         self._runtime = runtime
-        self._layers = [_widest(layer) for layer in layers]
+        self._layers = _widest(layers)
         self._sizes = [layer[0].numel() for layer in layers]
         self._block_bytes = sum(self._sizes)
         largest = max(self._sizes)
@@ -137,6 +140,7 @@ class DeviceCopies:
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def store(self, client: Any, after: Any, chunks: Sequence[Chunk]) -> None:
         """Copies blocks of the KV cache, as they are after the event, into buffers of the client. All of it is there when this
         returns. Raises DeviceCopyError."""
@@ -170,6 +174,7 @@ class DeviceCopies:
 
     def _gathering(self, side: _Side, numbers: torch.Tensor, first: int, end: int, target: torch.Tensor,
                    parts: list[tuple[int, int]]) -> Callable[[], None]:
+        @torch.inference_mode()
         def work() -> None:
             buffer = side.buffer
             assert buffer is not None
@@ -196,6 +201,7 @@ class DeviceCopies:
 
     # -- loads --------------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def load(self, client: Any, after: Any, chunks: Sequence[Chunk], chunk_blocks: int, by_layer: bool) -> Loading:
         """Begins to copy chunks from pages that the caller holds, each with so many blocks, into blocks of the KV cache, which
         nothing uses after the event. The pages stay held until the Loading has ended. Raises DeviceCopyError."""
@@ -251,6 +257,7 @@ class DeviceCopies:
                 copies.append((place, source[at:at + part]))
                 place += part
 
+        @torch.inference_mode()
         def work() -> None:
             buffer = side.buffer
             assert buffer is not None
@@ -315,12 +322,12 @@ def _cut(parts: Sequence[tuple[int, int]], begin: int, nbytes: int) -> list[tupl
     return [(at, end - at) for at, end in cut if at < end]
 
 
-def _widest(layer: torch.Tensor) -> torch.Tensor:
-    """The same bytes in the largest numbers that they are whole ones of: a kernel takes one after the other."""
+def _widest(layers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same bytes as the largest numbers that all layers consist of: a kernel takes one after the other."""
     for dtype in (torch.int64, torch.int32, torch.int16):
         with contextlib.suppress(RuntimeError):
-            return layer.view(dtype)
-    return layer
+            return [layer.view(dtype) for layer in layers]
+    return list(layers)
 
 
 def _shaped(memory: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:

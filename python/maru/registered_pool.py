@@ -22,6 +22,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import threading
 import weakref
 from collections import deque
@@ -104,6 +105,7 @@ class RegisteredPool:
         self._is_closed = False
         self._is_done = False  # and nothing is registered
         self._thread: Optional[threading.Thread] = None
+        self._process = os.getpid()
         self._client = weakref.ref(client)
         self._base = client._before_unmap(self.close)
         _all.add(self)
@@ -143,6 +145,8 @@ class RegisteredPool:
         self._end()  # what the garbage collector found there may have been the last that held the client
 
     def _release(self, pieces: list[_Piece]) -> None:
+        if os.getpid() != self._process:
+            return  # another thread may have held the lock at the fork
         with self._changed:
             for piece in pieces:
                 piece.users -= 1
@@ -266,6 +270,17 @@ def of(client: Any, runtime: Registrar) -> Optional[RegisteredPool]:
             except MaruError:
                 _of_client[client] = None
         return _of_client[client]
+
+
+def _forget() -> None:
+    """In a child of fork(), which has neither the memory nor the thread."""
+    global _lock
+    _lock = threading.Lock()
+    _all.clear()
+    _of_client.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

@@ -161,6 +161,7 @@ class MaruConnector(KVConnectorBase_V1):
         # A worker's.
         self._layers: Optional[PagedLayers] = None
         self._reader: Optional[Loads] = None
+        self._beside: Optional[DeviceLoads] = None  # the reader, where it loads on a GPU
         self._rank_digest = b""
         self._failed_blocks: set[int] = set()  # not reported yet
         self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
@@ -225,7 +226,8 @@ class MaruConnector(KVConnectorBase_V1):
                       metadata_share=self._metadata_share)
         self._stored = Stores(self._pool, layers, place, self._options, logger, is_beside, copies)
         ours = (self._pool, layers, self._rank_digest, chunk_blocks, self._not_loaded, logger)
-        self._reader = Loads(*ours) if copies is None else DeviceLoads(copies, *ours)
+        self._beside = DeviceLoads(copies, *ours) if copies is not None else None
+        self._reader = self._beside or Loads(*ours)
 
     def _refuse_small_regions(self, chunk_bytes: int) -> None:
         shape = self._client.geometry()
@@ -244,8 +246,8 @@ class MaruConnector(KVConnectorBase_V1):
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         self.handle_preemptions(connector_metadata)  # once more: not every vLLM calls it in every step
-        if self._reader is not None and connector_metadata.loads:
-            self._reader.begin_step()
+        if self._beside is not None and connector_metadata.loads:
+            self._beside.begin_step()
         super().bind_connector_metadata(connector_metadata)
 
     def wait_until_stored(self) -> None:
@@ -259,7 +261,7 @@ class MaruConnector(KVConnectorBase_V1):
         if loads:
             reader = self._registered()
             reader.load(loads, forward_context, self._apart)
-            if not reader.is_beside:
+            if self._beside is None:
                 self._note_ended(reader, waits=False)
 
     def _note_ended(self, reader: Loads, waits: bool) -> None:
@@ -271,24 +273,24 @@ class MaruConnector(KVConnectorBase_V1):
                 self._loaded.add(request_id)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[Optional[set[str]], Optional[set[str]]]:
-        if self._reader is not None and self._reader.is_beside:
-            self._note_ended(self._reader, waits=False)
+        if self._beside is not None:
+            self._note_ended(self._beside, waits=False)
         loaded, self._loaded = self._loaded, set()
         return None, loaded or None
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        if self._reader is not None:
-            self._reader.wait_for_layer(layer_name)
+        if self._beside is not None:
+            self._beside.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         return  # chunks hold all layers: see wait_for_save
 
     def wait_for_save(self) -> None:
         metadata = self._get_connector_metadata()
-        if self._reader is not None and self._reader.is_beside:
-            self._reader.end_step()
+        if self._beside is not None:
+            self._beside.end_step()
             # A step that loads for itself computes from that what it stores.
-            self._note_ended(self._reader, waits=not self._apart)
+            self._note_ended(self._beside, waits=not self._apart)
         if self._stored is None or not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again
         for transfer in metadata.stores:

@@ -44,14 +44,6 @@ class Loads:
         self._logger = logger
         self._ended: list[tuple[str, set[int]]] = []
 
-    @property
-    def is_beside(self) -> bool:
-        """Loads end later than load() returns."""
-        return False
-
-    def begin_step(self) -> None:
-        """Before anything of a step with loads is computed."""
-
     def load(self, transfers: Iterable[Transfer], forward_context: Any, is_apart: bool) -> None:
         """is_apart: the step does not compute what it loads."""
         for transfer in transfers:
@@ -65,12 +57,6 @@ class Loads:
                     self._layers.scatter(blocks, view.data, skip)
                     reason = self._check(view, blocks, failed, reason)
             self._end(transfer, failed, reason)
-
-    def wait_for_layer(self, name: str) -> None:
-        """What is computed from here on may use this layer."""
-
-    def end_step(self) -> None:
-        """What is computed from here on may use any layer."""
 
     def take_ended(self, waits: bool) -> list[tuple[str, set[int]]]:
         """Requests of which a load has ended, and the blocks that were not loaded; each is returned once. waits: for all."""
@@ -152,11 +138,8 @@ class DeviceLoads(Loads):
         self._is_closed = False
         self._thread: Optional[threading.Thread] = None
 
-    @property
-    def is_beside(self) -> bool:
-        return True
-
     def begin_step(self) -> None:
+        """Before anything of a step with loads is computed."""
         # The stream may still read or clear blocks for requests that had them before.
         self._before = self._copies.now()
 
@@ -178,12 +161,14 @@ class DeviceLoads(Loads):
             self._waits = {name: last.layers[number] for name, number in self._layers.numbers.items()}
 
     def wait_for_layer(self, name: str) -> None:
+        """What is computed from here on may use this layer."""
         self._unseen.discard(name)
         event = self._waits.pop(name, None)
         if event is not None:
             self._copies.hold_back(event)
 
     def end_step(self) -> None:
+        """What is computed from here on may use any layer."""
         for event in self._waits.values():  # of layers that this step did not ask for
             self._copies.hold_back(event)
         self._waits = {}

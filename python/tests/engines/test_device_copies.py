@@ -1,5 +1,6 @@
 """Copies between the memory of a GPU and the pool, with a stand-in for torch.cuda that does everything as late as it may, and a
 real marud: the order of what happens, and the bytes. No GPU has run any of this."""
+import concurrent.futures
 import functools
 
 import pytest
@@ -28,10 +29,10 @@ class Kv:
     """A KV cache of three layers, the last of which has two names."""
 
     def __init__(self, runtime, layout, seed):
-        shape, dtype = LAYOUTS[layout]
+        shapes = [LAYOUTS[layout]] * 3 if layout in LAYOUTS else list(LAYOUTS.values())[-3:]
         torch.manual_seed(seed)
         self.tensors = [torch.randint(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), dtype=torch.uint8).view(dtype)
-                        for _ in range(3)]
+                        for shape, dtype in shapes]
         self.layers = PagedLayers({**dict(zip("abc", self.tensors)), "d": self.tensors[2]}, BLOCKS)
         self.copies = DeviceCopies(self.layers.by_block, runtime, PER_CHUNK)
         self.nbytes = PER_CHUNK * self.layers.block_bytes
@@ -78,7 +79,7 @@ def store(kv, client, key, blocks, is_known, after=None):
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["registered", "staged"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "layers of several kinds"])
 def test_bytes_are_those_of_the_processor_and_come_back(runtime, client, other, key, layout, is_known):
     refusal = {} if is_known else {"refusal": 2}
     runtime.refusal = 0 if is_known else 2
@@ -103,6 +104,19 @@ def test_bytes_are_those_of_the_processor_and_come_back(runtime, client, other, 
         view.release()
     for device in (runtime, target.copies._runtime):
         assert bool(device.copied["where it lies"]) is is_known and not device.wrong_copies
+
+
+def test_a_kv_cache_may_have_been_made_in_inference_mode(runtime, client, key):
+    """As vLLM's. A thread that stores is in no such mode, which would be refused."""
+    with torch.inference_mode():
+        kv = Kv(runtime, "latent", 1)
+    runtime.refusal = 2
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        for i in range(3):  # the last is staged where the first was
+            other.submit(store, kv, client, f"{key} {i}", A, False).result()
+    with client.retrieve(f"{key} 2") as view, torch.inference_mode():
+        kv.copies.load(client, kv.copies.now(), [Chunk.at(B, view.data)] * 3, PER_CHUNK, True).wait()
+    assert kv.bytes_of(B) == kv.bytes_of(A)
 
 
 def test_many_chunks_are_staged_one_after_the_other(runtime, client, key):
