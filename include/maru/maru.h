@@ -179,6 +179,19 @@ typedef struct maru_geometry {
 /* Errors: -EINVAL size is unknown. */
 MARU_PUBLIC int maru_get_geometry(const maru_client *client, maru_geometry *ret_geometry);
 
+/* Has the library call call(argument) before the memory of the pool leaves its addresses in this process, and wait for its
+ * return: in the session thread when marud wants the memory back or has fenced the pool, otherwise in maru_detach(). This is
+ * for devices that copy from these addresses and to them: each has ended its copies, and forgotten the addresses, when call()
+ * returns.
+ *   call         replaces the one given before; NULL: none. It is called once, with no lock that another function of the
+ *                library takes. It calls no function with this client.
+ *   ret_pages    may be NULL. Gets the address of page 0; page p lies p * page_bytes behind it (maru_geometry), for as long as
+ *                the memory does. Pages are mapped for reading, and a region for writing once maru_alloc() has given out
+ *                pages of it.
+ * Waits for a call that is under way in another thread, which the caller's locks must not hinder. In a child of fork() nothing
+ * is called: the child has none of the memory. Errors: -ESHUTDOWN the memory has gone, or is going; -EINVAL. */
+MARU_PUBLIC int maru_before_unmap(maru_client *client, void (*call)(void *argument), void *argument, void **ret_pages);
+
 typedef struct maru_statistics {
   size_t size; /* set by the caller to sizeof(maru_statistics) */
   uint64_t exists_keys, exists_hits;

@@ -148,6 +148,10 @@ int maru_reattach(maru_client* client) {
   });
 }
 
+int maru_before_unmap(maru_client* client, void (*call)(void*), void* argument, void** ret_pages) {
+  return with_any(client, [&](Client& c) { return c.before_unmap(call, argument, ret_pages); });
+}
+
 uint64_t maru_daemon_epoch(const maru_client* client) {
   if (client == nullptr || client->client->is_child()) return 0;
   const Client& c = *client->client;

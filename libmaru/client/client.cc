@@ -123,6 +123,7 @@ Result<void> Client::open(const Options& options) {
 
 Client::~Client() {
   connection_.stop_watching();
+  end_foreign_use();
   if (pages_) pages_->empty_caches();
   // marud frees the rest: pins, unfinished buffers, the lane; the lane also when attaching failed after it was given.
   connection_.say_goodbye();

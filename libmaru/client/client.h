@@ -64,6 +64,8 @@ class Client {
   bool is_read_only() const { return read_only_; }
   // marud wants the pool's memory back, or has it: nothing new is begun. leave.cc.
   bool is_leaving() const { return leaving_.load(std::memory_order_seq_cst); }
+  // As maru_before_unmap(); `ret_pages` may be null.
+  int before_unmap(void (*call)(void*), void* argument, void** ret_pages);
   const shm::ControlRegion& region() const { return region_; }
   const wire::AttachReply& attached() const { return attached_; }
   Connection& connection() { return connection_; }
@@ -238,6 +240,7 @@ class Client {
   int upkeep();
   void begin_leaving();
   void leave();
+  void end_foreign_use();
   int verify(const maru_view& view, shm::PageRef ref, const shm::Digest& d);
   // d: the key that was looked for; null: the payload is not wanted.
   int view_of(shm::PageRef ref, uint32_t slot, const shm::Digest* d, maru_view* ret_view);
@@ -261,6 +264,10 @@ class Client {
   std::unique_ptr<PageSource> pages_;
   std::unique_ptr<BadPages> bad_pages_;
   std::atomic<bool> leaving_{false};
+  std::mutex unmap_mutex_;  // of the next three; held during the call
+  void (*unmap_call_)(void*) = nullptr;
+  void* unmap_argument_ = nullptr;
+  bool is_unmapping_ = false;
   bool left_ = false;  // the session thread's, as the members below
   uint32_t tell_pause_ms_ = 0;
   wire::Deadline tell_again_{0};        // when it is over, marud is told of bad pages

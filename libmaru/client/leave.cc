@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <sys/stat.h>
+#include <utility>
 
 namespace maru::client {
 namespace {
@@ -102,10 +103,27 @@ void Client::begin_leaving() {
   connection_.wake();  // another thread's request may have read this
 }
 
+int Client::before_unmap(void (*call)(void*), void* argument, void** ret_pages) {
+  const std::lock_guard lock(unmap_mutex_);
+  if (is_unmapping_ && call != nullptr) return -ESHUTDOWN;
+  unmap_call_ = call;
+  unmap_argument_ = argument;
+  if (ret_pages) *ret_pages = payload_->base();
+  return 0;
+}
+
+// Devices forget the addresses now. One may be copying into pages that were allocated and not stored, of which no pin tells.
+void Client::end_foreign_use() {
+  const std::lock_guard lock(unmap_mutex_);
+  is_unmapping_ = true;
+  if (auto* const call = std::exchange(unmap_call_, nullptr)) call(unmap_argument_);
+}
+
 // The control region goes first. As long as it is there, a store under way may publish a page, and the page's filled and summed
 // bytes must lie in the pool then. Either may fail for want of address space. Then it is tried again later, and marud names
 // this process at its deadline.
 void Client::leave() {
+  end_foreign_use();
   if (!map_zeros_over(control_.data(), control_.size()) || !payload_->let_go()) return;
   ::madvise(control_.data(), control_.size(), MADV_DONTFORK);
   left_ = true;

@@ -6,7 +6,7 @@ meets what came to lie at these addresses meanwhile: its own mapping of the pool
 """
 import os
 from types import TracebackType
-from typing import Any, Iterable, Optional, Sequence, TypeVar, Union, final, overload
+from typing import Any, Callable, Iterable, Optional, Sequence, TypeVar, Union, final, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -170,6 +170,9 @@ class Client:
     def daemon_epoch(self) -> int: ...
     def tenant(self, name: str) -> int: ...
     def geometry(self) -> Geometry: ...
+    def _before_unmap(self, call: Optional[Callable[[], object]]) -> int:
+        """Has call() called, once, before the memory of the pool leaves its addresses in this process, in whichever thread that
+        is; None: nothing. Returns the address of page 0. Waits for a call that is under way. PoolLeavesError: it has gone."""
     def statistics(self) -> Statistics: ...
     def count_blocks(self) -> tuple[int, int, int, int]:
         """Of the whole pool: blocks, those of them that are held (pinned by any client, and their ancestors), the pages of the

@@ -91,7 +91,7 @@ class MaruHandler(Finder, Stages):
         to do."""
         try:
             if require_cuda_pin:
-                raise InvalidArgumentError("require_cuda_pin=True, and this package does not register the pool's memory with "
+                raise InvalidArgumentError("require_cuda_pin=True, and a MaruHandler does not register the pool's memory with "
                                            "CUDA: leave it out. Copies go through pinned memory of their own.")
             self._open()
         except Exception as error:

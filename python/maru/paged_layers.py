@@ -21,7 +21,8 @@ class PagedLayers:
             raise InvalidArgumentError("The engine has registered no layer with a KV cache.")
         self._names: list[str] = []
         self._shapes: list[Value] = []
-        seen: set[tuple[object, ...]] = set()
+        self.numbers: dict[str, int] = {}  # of the layers, by all of their names
+        seen: dict[tuple[object, ...], int] = {}
         # By block, then the bytes of a block in the order in which the engine counts its dimensions.
         self._layers: list[torch.Tensor] = []
         for name, tensor in layers.items():
@@ -30,9 +31,9 @@ class PagedLayers:
                                            "that keep a state (Mamba) cannot be shared in chunks.")
             # Layers may share the KV cache of another one (Gemma 3n): it is copied once.
             place = (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
-            if place in seen:
+            self.numbers[name] = seen.setdefault(place, len(self._layers))
+            if self.numbers[name] < len(self._layers):
                 continue
-            seen.add(place)
             dimension = _block_dimension(name, tuple(tensor.shape), blocks)
             # A kernel may want smaller blocks than the engine counts in: then several are one.
             by_block = tensor.unflatten(dimension, (blocks, -1)).movedim(dimension, 0).movedim(dimension + 1, 1)
@@ -54,6 +55,11 @@ class PagedLayers:
     def is_in_processor_memory(self) -> bool:
         """Then any thread may copy."""
         return self._native is not None
+
+    @property
+    def by_block(self) -> list[torch.Tensor]:
+        """Each layer, as it lies in memory: blocks, then the bytes of a block in the order that they have in a buffer."""
+        return self._layers
 
     @property
     def block_bytes(self) -> int:

@@ -33,7 +33,6 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional
 
 import numpy
-from numpy.typing import NDArray
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -48,15 +47,16 @@ from ._maru import Client
 from .chunk_keys import HASH_BYTES
 from .compute_pace import ComputePace
 from .distribution import expect_this_package
-from .engine_pool import GONE, Attached, EnginePool
+from .engine_pool import EnginePool
 from .engine_settings import Settings
-from .errors import BadMemoryError, InvalidArgumentError, MaruError
+from .errors import InvalidArgumentError, MaruError
 from .paged_layers import PagedLayers
 from .pool_tier import PoolTier
 from .tally import Tally
 from .tokens import BLOCK_TOKENS_MAX
 from .vllm_adapters import Adapters
 from .vllm_events import as_vllm_has_them, pool_events
+from .vllm_load import DeviceLoads, Loads, copies_of
 from .vllm_model import attention_backends, attention_of, drafts_ahead, identify, refuse_what_cannot_be_shared
 from .vllm_plan import Prompt, RequestPlan, Transfer, compute_again, first_of, following
 from .vllm_store import METADATA_SHARE, Place, Stores
@@ -160,6 +160,8 @@ class MaruConnector(KVConnectorBase_V1):
         self._pace = ComputePace(self._chunk_tokens, self._depth)
         # A worker's.
         self._layers: Optional[PagedLayers] = None
+        self._reader: Optional[Loads] = None
+        self._beside: Optional[DeviceLoads] = None  # the reader, where it loads on a GPU
         self._rank_digest = b""
         self._failed_blocks: set[int] = set()  # not reported yet
         self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
@@ -194,16 +196,18 @@ class MaruConnector(KVConnectorBase_V1):
         self._requests.clear()
         if self._events is not None:
             self._events.close()
-        if self._stored is not None:
-            self._stored.close()
+        for ends in (self._reader, self._stored):
+            if ends is not None:
+                ends.close()
         self._pool.close()
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        self._layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
+        self._layers = layers = PagedLayers(kv_caches, self._kv_cache_config.num_blocks)
+        chunk_blocks = self._chunk_tokens // self._block_tokens
         if self._pool.is_attached:
-            self._refuse_small_regions(self._chunk_tokens // self._block_tokens * self._layers.block_bytes)
+            self._refuse_small_regions(chunk_blocks * layers.block_bytes)
         parallel = self._vllm_config.parallel_config
         rank = parallel.rank % self._ranks
         pipeline_rank, tensor_rank = divmod(rank, parallel.tensor_parallel_size)
@@ -212,14 +216,18 @@ class MaruConnector(KVConnectorBase_V1):
             # A worker reads the files of its own machine: with other files there it shares nothing.
             "model": self._identity["model"], "pipeline": [pipeline_rank, parallel.pipeline_parallel_size],
             "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
-            "layout": self._layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
+            "layout": layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
         # Where vLLM clears blocks before it uses them, it does so before it tells this of the step.
-        is_beside = (self._layers.is_in_processor_memory
+        copies = copies_of(layers, chunk_blocks, logger)
+        is_beside = ((layers.is_in_processor_memory or copies is not None)
                      and not getattr(self._kv_cache_config, "needs_kv_cache_zeroing", False))
-        place = Place(self._rank_digest, self._block_tokens, self._chunk_tokens // self._block_tokens,
+        place = Place(self._rank_digest, self._block_tokens, chunk_blocks,
                       *((pipeline_rank, parallel.pipeline_parallel_size) if self._is_shared else (rank, self._ranks)),
                       metadata_share=self._metadata_share)
-        self._stored = Stores(self._pool, self._layers, place, self._options, logger, is_beside)
+        self._stored = Stores(self._pool, layers, place, self._options, logger, is_beside, copies)
+        ours = (self._pool, layers, self._rank_digest, chunk_blocks, self._not_loaded, logger)
+        self._beside = DeviceLoads(copies, *ours) if copies is not None else None
+        self._reader = self._beside or Loads(*ours)
 
     def _refuse_small_regions(self, chunk_bytes: int) -> None:
         shape = self._client.geometry()
@@ -238,6 +246,8 @@ class MaruConnector(KVConnectorBase_V1):
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         self.handle_preemptions(connector_metadata)  # once more: not every vLLM calls it in every step
+        if self._beside is not None and connector_metadata.loads:
+            self._beside.begin_step()
         super().bind_connector_metadata(connector_metadata)
 
     def wait_until_stored(self) -> None:
@@ -247,83 +257,49 @@ class MaruConnector(KVConnectorBase_V1):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self._pool.attached()  # looks for a pool where there is none: a worker that only loads has nothing to do until then
-        for transfer in self._get_connector_metadata().loads:
-            failed = self._load(transfer)
+        loads = self._get_connector_metadata().loads
+        if loads:
+            reader = self._registered()
+            reader.load(loads, forward_context, self._apart)
+            if self._beside is None:
+                self._note_ended(reader, waits=False)
+
+    def _note_ended(self, reader: Loads, waits: bool) -> None:
+        for request_id, failed in reader.take_ended(waits):
             if failed and not self._failed_blocks:
                 self._failures += 1
             self._failed_blocks |= failed
             if self._apart:
-                self._loaded.add(transfer.request_id)
+                self._loaded.add(request_id)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[Optional[set[str]], Optional[set[str]]]:
+        if self._beside is not None:
+            self._note_ended(self._beside, waits=False)
         loaded, self._loaded = self._loaded, set()
         return None, loaded or None
 
-    def _load(self, transfer: Transfer) -> set[int]:
-        """Returns the blocks that were not loaded."""
-        layers = self._registered()
-        per_chunk = self._chunk_tokens // self._block_tokens
-        keys = chunk_keys.of_rank(transfer.hashes, self._rank_digest)
-        failed: set[int] = set()
-        with tracing.WorkingFor(transfer.traceparent):
-            views, reason = self._views(keys)
-        for i, view in enumerate(views):
-            skip = transfer.skip if i == 0 else 0
-            begin = i * per_chunk - transfer.skip + skip
-            blocks = transfer.blocks[begin:begin + per_chunk - skip]
-            if view is None or len(view) != per_chunk * layers.block_bytes:
-                failed.update(blocks)
-                continue
-            with view:
-                layers.scatter(blocks, view.data, skip)
-                try:
-                    view.check_memory()  # it may have gone bad meanwhile, in an engine that handles memory errors
-                except BadMemoryError as error:
-                    reason = error
-                    failed.update(blocks)
-        if failed:
-            self._not_loaded.add(len(failed), 1, reason=reason)
-        return failed
-
-    def _views(self, keys: NDArray[numpy.uint8]) -> tuple[Iterable[Any], object]:
-        """With the reason for which some are None."""
-        reason: object = "a chunk was evicted or deleted after the scheduler found it, or it has another size"
-        attached = self._pool.attached()
-        try:
-            found: Iterable[Any] = attached.client.retrieve_batch(keys, attached.tenant)
-        except MaruError:
-            found = [self._view(attached, key) for key in keys]  # as many as can be held
-        for view in found:
-            if isinstance(view, GONE):
-                self._pool.warn(attached, view, "a chunk is not loaded")
-            if isinstance(view, MaruError):
-                reason = view
-        return [None if isinstance(view, MaruError) else view for view in found], reason
-
-    @staticmethod
-    def _view(attached: Attached, key: NDArray[numpy.uint8]) -> Any:
-        try:
-            return attached.client.retrieve(key, attached.tenant)
-        except MaruError as error:
-            return error
-
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return  # everything was loaded before the first layer
+        if self._beside is not None:
+            self._beside.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         return  # chunks hold all layers: see wait_for_save
 
     def wait_for_save(self) -> None:
         metadata = self._get_connector_metadata()
+        if self._beside is not None:
+            self._beside.end_step()
+            # A step that loads for itself computes from that what it stores.
+            self._note_ended(self._beside, waits=not self._apart)
         if self._stored is None or not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again
         for transfer in metadata.stores:
             self._stored.put(transfer)
 
-    def _registered(self) -> PagedLayers:
-        if self._layers is None:
+    def _registered(self) -> Loads:
+        if self._reader is None:
             raise InvalidArgumentError("vLLM has not registered its KV caches with this connector.")
-        return self._layers
+        return self._reader
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()

@@ -8,6 +8,7 @@ from typing import Any, Collection, Mapping, Optional
 
 from . import chunk_keys, tracing
 from .buffers import take_what_there_is
+from .device_copies import Chunk, DeviceCopies
 from .engine_pool import GONE, Attached, EnginePool
 from .errors import MaruError, ParentGoneError, QuotaError
 from .paged_layers import PagedLayers
@@ -17,6 +18,7 @@ from .token_metadata import TokenMetadata
 from .vllm_plan import Transfer
 
 WAITING_BYTES_MAX = 256 << 20  # of the KV cache, that a worker has computed and not yet stored
+_Waiting = tuple[Transfer, Any]  # with an event after which its blocks are computed, on a GPU
 METADATA_SHARE = 64  # a chunk may take one page more for its metadata for every so many pages that it has
 
 
@@ -36,10 +38,12 @@ class Stores:
     """Thread safety: one thread uses it, the worker's, but for `dropped`, which any may read."""
 
     def __init__(self, pool: EnginePool, layers: PagedLayers, place: Place, options: Mapping[str, Any], logger: logging.Logger,
-                 is_beside: bool) -> None:
-        """options: of what is stored. is_beside: False where a step must not end before its chunks are stored."""
+                 is_beside: bool, copies: Optional[DeviceCopies] = None) -> None:
+        """options: of what is stored. is_beside: False where a step must not end before its chunks are stored. copies: where
+        the layers are on a GPU with streams; what a step has put there to compute need not have been computed then."""
         self._pool = pool
         self._layers = layers
+        self._copies = copies
         self._place = place
         self._is_described = True  # until a pool has no room for metadata
         self._options = options
@@ -48,7 +52,7 @@ class Stores:
         self._dropped = Tally(logger, "maru: %d chunks were not stored so far, so others compute them. Mostly nothing in the "
                                       "pool is free or can be evicted: other requests read or store all of it, or the tenant "
                                       "or user has all that it may. The last reason: %s")
-        self._queue: Optional[StoreQueue[Transfer]] = StoreQueue(self._store_or_count, WAITING_BYTES_MAX) if is_beside else None
+        self._queue: Optional[StoreQueue[_Waiting]] = StoreQueue(self._store_or_count, WAITING_BYTES_MAX) if is_beside else None
 
     @property
     def dropped(self) -> int:
@@ -57,10 +61,11 @@ class Stores:
 
     def put(self, transfer: Transfer) -> None:
         """Stores the transfer, or has it stored. Until wait_for() says so nothing may be written to its blocks."""
+        waiting = transfer, self._copies.now() if self._copies is not None else None
         if self._queue is None:
-            self._store_or_count(transfer)
+            self._store_or_count(waiting)
         else:
-            self._queue.put(transfer, frozenset(transfer.blocks), len(transfer.blocks) * self._layers.block_bytes)
+            self._queue.put(waiting, frozenset(transfer.blocks), len(transfer.blocks) * self._layers.block_bytes)
 
     def wait_for(self, blocks: Optional[Collection[int]]) -> None:
         """Until nothing is stored from these blocks any more; None: until all is stored."""
@@ -75,12 +80,13 @@ class Stores:
         if self._queue is not None:
             self._queue.close()
 
-    def _store_or_count(self, transfer: Transfer) -> None:
+    def _store_or_count(self, waiting: _Waiting) -> None:
+        transfer, after = waiting
         attached = self._pool.attached()
         reason: object = "there was no room"
         try:
             with tracing.WorkingFor(transfer.traceparent):
-                stored = self._store(attached, transfer)
+                stored = self._store(attached, transfer, after)
         except MaruError as error:
             if isinstance(error, GONE):
                 self._pool.warn(attached, error, "chunks are not stored")
@@ -88,8 +94,9 @@ class Stores:
             stored, reason = 0, error
         self._dropped.add(transfer.chunks - stored, reason=reason)
 
-    def _store(self, attached: Attached, transfer: Transfer) -> int:
-        """Returns how many chunks are in the pool now; what there is no room for is not."""
+    def _store(self, attached: Attached, transfer: Transfer, after: Any) -> int:
+        """after: an event, where there are copies. Returns how many chunks are in the pool now; what there is no room for is
+        not."""
         per_chunk = self._place.chunk_blocks
         keys = chunk_keys.of_rank(transfer.hashes, self._place.digest)
         parent: Any = chunk_keys.of_rank(transfer.parent, self._place.digest)[0] if transfer.parent else None
@@ -102,8 +109,14 @@ class Stores:
             if not buffers:
                 return present
             try:
-                for i, buffer in enumerate(buffers, present):
-                    self._layers.gather(transfer.blocks[i * per_chunk:(i + 1) * per_chunk], buffer.data)
+                chunks = [transfer.blocks[i * per_chunk:(i + 1) * per_chunk]
+                          for i in range(present, present + len(buffers))]
+                if self._copies is None:
+                    for blocks, buffer in zip(chunks, buffers):
+                        self._layers.gather(blocks, buffer.data)
+                else:
+                    self._copies.store(attached.client, after, [Chunk.at(blocks, buffer.data)
+                                                                for blocks, buffer in zip(chunks, buffers)])
                 attached.client.store_chain(keys[present:present + len(buffers)], buffers, parent=match.deepest or parent,
                                             tenant=attached.tenant, metadata=metadata[present:present + len(buffers)],
                                             **self._options)

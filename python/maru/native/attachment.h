@@ -10,6 +10,7 @@
 
 #include "without_gil.h"
 
+#include <cstdint>
 #include <cstring>
 #include <maru/maru.h>
 #include <memory>
@@ -61,6 +62,9 @@ class Attachment {
     end_use();
   }
   bool is_closed() const { return is_closed_; }
+  // Has call() called before the memory of the pool leaves its addresses, in whichever thread that is; None: nothing. Returns
+  // the address of page 0.
+  uintptr_t before_unmap(pybind11::object call);
 
   void close();
   // The client stays at least until the end.
@@ -70,11 +74,13 @@ class Attachment {
  private:
   [[noreturn]] void refuse() const;
   void detach();
+  static void end_foreign_use(void* attachment);
 
   maru_client* client_;
   unsigned forks_;
   bool is_closed_ = false;
   size_t uses_ = 0;
+  pybind11::object before_unmap_;  // null: nothing
 };
 
 // A call that uses the client while Python code may run, or while the GIL is given up: from the conversion of its arguments to

@@ -15,6 +15,7 @@
 #include <optional>
 #include <pybind11/pybind11.h>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace maru_python {
@@ -42,6 +43,8 @@ class Client : public ZeroedMemory {
   void reattach();
   // A maru.follow.Follower of this client's pool, which needs no client.
   pybind11::object follow(const pybind11::kwargs& options) const;
+  // As Attachment::before_unmap.
+  uintptr_t before_unmap(pybind11::object call) const { return attachment().before_unmap(std::move(call)); }
   uint64_t daemon_epoch() const { return maru_daemon_epoch(attachment().open()); }
   uint64_t tenant(pybind11::handle name) const;
   pybind11::object geometry() const;

@@ -185,6 +185,7 @@ void define_client(py::module_& module) {
       .def_property_readonly("daemon_epoch", &Client::daemon_epoch)
       .def("tenant", &Client::tenant, "name"_a)
       .def("geometry", &Client::geometry)
+      .def("_before_unmap", &Client::before_unmap, "call"_a)
       .def("statistics", &Client::statistics)
       .def("count_blocks", &Client::count_blocks)
       .def(

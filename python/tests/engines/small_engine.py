@@ -3,6 +3,7 @@ model runner one that computes something as dependent on everything before as at
 follows from the token and, byte by byte, from what all tokens before left on all ranks; so nonsense in any block shows in
 everything after.
 """
+import collections
 import functools
 import hashlib
 import json
@@ -58,11 +59,12 @@ def drafter(chance, of_prompt):
 class Engine:
     def __init__(self, socket, *, ranks=1, stages=1, blocks=64, step_tokens=2048, layout="flash", role="kv_both",
                  prefix_caching=True, asynchronous=False, runner=2, drafting=None, drafts=None,
-                 failure_policy="recompute", stores_late=False, events=None, **extra):
+                 failure_policy="recompute", stores_late=False, events=None, device=None, **extra):
         """ranks: of each of the stages of a pipeline, which has as many times LAYERS layers. drafts: what is called with a
         request and how many tokens it has generated for those, DRAFTED at most, that may follow. stores_late: the chunks of a
         step are copied after the next step was computed, unless the connector keeps that step from beginning. events: what vLLM
-        publishes them by."""
+        publishes them by. device: in the place of a GPU (late_runtime.py)."""
+        self.device, self.received = device, collections.Counter()
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         self.stores_late, self.computed_next = stores_late, threading.Event()
         drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
@@ -100,6 +102,7 @@ class Engine:
         kv_configs = [KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[],
                                     kv_cache_groups=[KVCacheGroupSpec(layer_names=of_stage, kv_cache_spec=spec)])
                       for of_stage in names]
+        self.kv_configs = [config for config in kv_configs for _ in range(ranks)]
         self.kv_config = generate_scheduler_kv_cache_config(kv_configs)
         config.scheduler_config.async_scheduling = asynchronous
         self.scheduler = (AsyncScheduler if asynchronous else Scheduler)(
@@ -113,7 +116,8 @@ class Engine:
             stage = rank // ranks
             worker = MaruConnector(config, KVConnectorRole.WORKER, kv_configs[stage])
             cache = {name: torch.full(SHAPES[layout](blocks), -1.0) for name in names[stage]}
-            worker.register_kv_caches(cache)
+            with mock.patch("maru.vllm_load.runtime_of", return_value=self.device):
+                worker.register_kv_caches(cache)
             handshakes[stage, rank % ranks] = worker.get_handshake_metadata()
             if self.stores_late:
                 worker._layers.gather = functools.partial(self._gather_late, worker._layers.gather)
@@ -186,7 +190,7 @@ class Engine:
             drafted = output.scheduled_spec_decode_tokens.get(name, [])
             if self.asynchronous:
                 drafted = (self.proposed.get(name, []) + [0] * DRAFTED)[:len(drafted)]
-            sampled.append(self._compute(request, blocks, begin, end, drafted))
+            sampled.append(self._compute_on_device(request, blocks, begin, end, drafted))
             wrong = len(drafted) + 1 - len(sampled[-1])
             self.accepted, self.rejected = self.accepted + len(drafted) - wrong, self.rejected + wrong
             self.reached[name] = end - wrong
@@ -196,7 +200,7 @@ class Engine:
                 self.proposed[name] = self.drafts(request, request.num_output_tokens + len(sampled[-1]))
             if end < request.num_tokens:
                 sampled[-1] = []
-        failed, stored, loaded = set(), None, []
+        failed, stored = set(), None
         for worker in self.workers:
             if not output.has_sync_kv_loads:
                 worker.start_load_kv(None)
@@ -209,7 +213,7 @@ class Engine:
             self.computed_next.clear()
             worker.wait_for_save()
         for worker in self.workers:
-            loaded.append(worker.get_finished(output.finished_req_ids)[1] or set())
+            self.received.update(worker.get_finished(output.finished_req_ids)[1] or ())
             failed |= worker.get_block_ids_with_load_errors()
             of_worker = worker.build_connector_worker_meta()
             stored = stored.aggregate(of_worker) if stored and of_worker else stored or of_worker
@@ -219,7 +223,14 @@ class Engine:
         return ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=sampled,
             kv_connector_output=KVConnectorOutput(invalid_block_ids=failed, kv_connector_worker_meta=stored,
-                                                  finished_recving=set.intersection(*loaded) or None))
+                                                  finished_recving=self._received_by_all() or None))
+
+    def _received_by_all(self):
+        """As vLLM counts the workers that have reported."""
+        whole = {name for name, workers in self.received.items() if workers == len(self.workers)}
+        for name in whole:
+            del self.received[name]
+        return whole
 
     def update(self, turn, runner_output):
         self.updated += 1
@@ -241,6 +252,18 @@ class Engine:
         while not request.is_finished():
             self.step()
         return list(request.output_token_ids)
+
+    def _compute_on_device(self, *arguments):
+        """Where there is a device, as a forward pass does it: it is only put there, behind what the connector has put there."""
+        if self.device is None:
+            return self._compute(*arguments)
+        for worker, config in zip(self.workers, self.kv_configs):
+            for name in config.kv_cache_groups[0].layer_names:
+                worker.wait_for_layer_load(name)
+        sampled = []
+        self.device.compute.run(lambda: sampled.append(self._compute(*arguments)))
+        self.device.compute.synchronize()
+        return sampled[0]
 
     def _compute(self, request, blocks, begin, end, drafted):
         """Returns what is sampled: a token, and one more for each that was drafted right. What was drafted wrong leaves its
