@@ -1,5 +1,6 @@
 #include "tests/support/child_process.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -64,11 +65,22 @@ void ChildProcess::kill() {
   (void)wait();
 }
 
-std::string own_program() {
+namespace {
+
+std::string read_own_program() {
   char path[4096];
   const ssize_t size = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (size <= 0) throw std::runtime_error("cannot read /proc/self/exe");
-  return std::string(path, size_t(size));
+  return std::string(path, size_t(std::max<ssize_t>(size, 0)));
+}
+
+// From the beginning: where the root is no mount of its own, the link changes once a test has left the mount namespace.
+const std::string own_path = read_own_program();
+
+}  // namespace
+
+std::string own_program() {
+  if (own_path.empty()) throw std::runtime_error("cannot read /proc/self/exe");
+  return own_path;
 }
 
 }  // namespace maru::test
