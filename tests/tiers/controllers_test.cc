@@ -108,14 +108,23 @@ class TierControllers : public testing::Test {
     std::shared_ptr<PrefetchController::Ticket> ticket;
     std::optional<Reply> reply;
   };
-  Asked& ask(const Texts& keys, uint32_t policy = MARU_PREFETCH_PREFIX, uint32_t deadline_ms = 60'000) {
+  Asked& ask(const Texts& keys, uint32_t policy = MARU_PREFETCH_PREFIX, bool is_temporary = false) {
     PrefetchController::Wanted wanted;
     for (const std::string& key : keys) wanted.keys.push_back({key, MARU_KEY_BYTES, 0});
     wanted.policy = policy;
-    wanted.deadline_ms = deadline_ms;
+    wanted.deadline_ms = 60'000;
+    wanted.is_temporary = is_temporary;
     Asked& asked = *tickets_.emplace_back(std::make_unique<Asked>());
     asked.ticket = loads_->begin(std::move(wanted), [&asked](const Reply& reply) { asked.reply = reply; });
     return asked;
+  }
+
+  Asked& ask_temporary(const Texts& keys) { return ask(keys, MARU_PREFETCH_PREFIX, true); }
+  bool has_block(const std::string& key) { return user_.exists(key) == 1; }
+  // As a client's read and its end.
+  void load(const std::string& key) {
+    answer("lookup " + key);
+    answer("load " + key);
   }
 
   test::MarudProcess marud_;
@@ -359,6 +368,61 @@ TEST_F(TierControllers, ABlockThatASnapshotTellsAgainIsNoSecondUse) {
   remove({"key"});
   tell(stored("key"));
   EXPECT_EQ(waiting(), (Texts{"store key"}));
+}
+
+TEST_F(TierControllers, ATierThatDoesNotAnswerIsNotTakenForOneThatHasNothing) {
+  start(2);
+  Asked& asked = ask({"key"});
+  answer("lookup key", -EIO, 0);
+  answer("lookup key", -ENOENT, 1);
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->failed, 1u);
+  EXPECT_EQ(asked.reply->absent, 0u);
+  Asked& later = ask({"key"});
+  answer("lookup key", -ENOENT, 0);
+  answer("lookup key", -ENOENT, 1);
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->absent, 1u);
+  EXPECT_EQ(later.reply->failed, 0u);
+}
+
+TEST_F(TierControllers, ABadCopyIsForgottenInItsOwnTierOnly) {
+  start(2);
+  tell(stored("key"));
+  for (const size_t tier : {0, 1}) answer("store key", 0, tier);
+  remove({"key"});
+  tiers_[0]->spoil("key");
+  Asked& asked = ask({"key"});
+  answer("lookup key");
+  answer("load key");
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->failed, 1u);
+  EXPECT_EQ(waiting(0), (Texts{"delete key"}));
+  EXPECT_EQ(waiting(1), Texts{});
+  answer("delete key");
+  // The next asker gets the good copy.
+  Asked& later = ask({"key"});
+  answer("lookup key");
+  answer("lookup key", 0, 1);
+  answer("load key", 0, 1);
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->usable, 1u);
+}
+
+// An operation that the tier has not accepted yet is under way like any other.
+TEST_F(TierControllers, EachOperationTakesOnePlace) {
+  slot_settings_.in_flight_max = 4;
+  start();
+  tiers_[0]->accept(false);
+  ask({"1", "2", "3"});
+  EXPECT_EQ(slots_[0]->queued(), 3u);
+  EXPECT_TRUE(slots_[0]->has_room());
+  ask({"4"});
+  EXPECT_FALSE(slots_[0]->has_room());
+  tiers_[0]->accept(true);
+  turn();
+  for (const char* const key : {"1", "2", "3", "4"}) answer(std::string("lookup ") + key);
+  EXPECT_TRUE(slots_[0]->has_room());
 }
 
 }  // namespace

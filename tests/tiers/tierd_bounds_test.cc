@@ -281,6 +281,25 @@ TEST_F(TierdTickets, BlocksBeforeAKeyThatIsNowhereAreLoaded) {
   }
 }
 
+// The tier keeps the memory of a load for ever, and with it all that may be in flight. At the deadline of this load the loop
+// tells the ticket that waits for room.
+TEST_F(TierdTickets, ATicketThatWaitsForRoomEndsWithTheLateLoad) {
+  const char* const plugin = std::getenv("MARU_TEST_SCRIPTED_TIER");
+  ASSERT_NE(plugin, nullptr);
+  start("[[tier]]\nname = \"late\"\nkind = \"" + std::string(plugin) +
+            "\"\nload_timeout_ms = 100\n[tier.options]\nname = \"late\"\nhang = \"block 0\"\n",
+        "in_flight = " + std::to_string(kBlockBytes) + "\n[store]\npolicy = \"skip_pool\"\n");
+  TestClient client(marud_.socket_path());
+  put_below(client, 2);
+  Prefetch first(*tierd_, {"block 0"});
+  Prefetch second(*tierd_, {"block 1"});
+  EXPECT_EQ(first.wait(), 0);
+  EXPECT_EQ(first.status().failed, 1u);
+  EXPECT_EQ(second.wait(), 0);
+  EXPECT_EQ(second.status().failed, 1u);
+  EXPECT_EQ(second.status().late, 0u) << "it ended at its own deadline";
+}
+
 TEST_F(TierdTickets, ASegmentedPrefixEndsAtAKeyThatIsNowhere) {
   start(kFileTier, "[store]\npolicy = \"skip_pool\"\n");
   TestClient client(marud_.socket_path());
