@@ -425,5 +425,83 @@ TEST_F(TierControllers, EachOperationTakesOnePlace) {
   EXPECT_TRUE(slots_[0]->has_room());
 }
 
+// -- blocks for temporary tickets alone ----------------------------------------------------------------------------------
+
+TEST_F(TierControllers, ALoadThatItsTicketNeedsNoMoreIsNotPublished) {
+  start();
+  for (const char* const key : {"slow", "bad", "behind"}) put_below(key);
+  remove({"slow", "bad", "behind"});
+  Asked& asked = ask_temporary({"slow", "bad", "behind"});
+  for (const char* const key : {"slow", "bad", "behind"}) answer(std::string("lookup ") + key);
+  answer("load bad", -EIO);
+  answer("load behind");
+  EXPECT_FALSE(asked.reply) << "it waits for its first key";
+  EXPECT_FALSE(has_block("behind"));
+  answer("load slow");
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->usable, 1u);
+  EXPECT_TRUE(has_block("slow"));
+  asked.ticket.reset();
+  EXPECT_FALSE(has_block("slow"));
+}
+
+// The first ticket needs the parent no more, but the second one's block does. The parent leaves the pool with that block.
+TEST_F(TierControllers, ALoadIsPublishedForItsChildrensTickets) {
+  start();
+  for (const char* const key : {"slow", "bad", "parent"}) put_below(key);
+  put_below("child", "parent");
+  remove({"slow", "bad", "child", "parent"});
+  Asked& first = ask_temporary({"slow", "bad", "parent"});
+  for (const char* const key : {"slow", "bad", "parent"}) answer(std::string("lookup ") + key);
+  Asked& second = ask_temporary({"child"});
+  load("child");
+  answer("load bad", -EIO);
+  answer("load parent");
+  ASSERT_TRUE(second.reply);
+  EXPECT_EQ(second.reply->usable, 1u);
+  EXPECT_TRUE(has_block("parent") && has_block("child"));
+  answer("load slow");
+  first.ticket.reset();
+  EXPECT_TRUE(has_block("parent") && has_block("child"));
+  second.ticket.reset();
+  EXPECT_FALSE(has_block("parent") || has_block("child"));
+}
+
+TEST_F(TierControllers, ATemporaryBlockGoesWithTheLastTicketThatHoldsIt) {
+  start();
+  put_below("key");
+  remove({"key"});
+  Asked& loader = ask_temporary({"key"});
+  load("key");
+  Asked& later = ask_temporary({"key"});
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->in_pool, 1u);
+  loader.ticket.reset();
+  EXPECT_TRUE(has_block("key"));
+  later.ticket.reset();
+  EXPECT_FALSE(has_block("key"));
+  // A ticket without the flag makes it an ordinary block.
+  Asked& again = ask_temporary({"key"});
+  load("key");
+  ask({"key"}).ticket.reset();
+  again.ticket.reset();
+  EXPECT_TRUE(has_block("key"));
+}
+
+TEST_F(TierControllers, ATemporaryParentGoesAfterItsLastChild) {
+  start();
+  put_below("root");
+  put_below("middle", "root");
+  put_below("end", "middle");
+  remove({"end", "middle", "root"});
+  Asked& chain = ask_temporary({"root", "middle", "end"});
+  for (const char* const key : {"root", "middle", "end"}) load(key);
+  Asked& last = ask_temporary({"end"});
+  chain.ticket.reset();
+  EXPECT_TRUE(has_block("root") && has_block("middle") && has_block("end"));
+  last.ticket.reset();
+  EXPECT_FALSE(has_block("root") || has_block("middle") || has_block("end"));
+}
+
 }  // namespace
 }  // namespace maru::tierd
