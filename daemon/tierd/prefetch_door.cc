@@ -177,7 +177,7 @@ void PrefetchDoor::turn_away() {
 
 void PrefetchDoor::listen_again(bool is_listening) {
   epoll_event event = {};
-  event.events = is_listening ? EPOLLIN : 0;
+  event.events = is_listening ? uint32_t(EPOLLIN) : 0;
   (void)::epoll_ctl(poll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
   if (!is_listening) return;
   listens_again_.reset();
