@@ -206,6 +206,22 @@ TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
   is_over.notify_all();
 }
 
+// Two thousand million answers in one: the library would take 16 GiB for them.
+TEST_F(Resp, AListThatIsTooLongEndsTheConnection) {
+  const std::string path = directory_.path() + "/boastful.sock";
+  const FileDescriptor door = listen_at(path);
+  std::jthread server([&] {
+    const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char room[1024];
+    for (const std::string_view answer : {"+PONG\r\n", "*2147483647\r\n"})
+      if (::recv(client.get(), room, sizeof room, 0) > 0)
+        (void)!::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    (void)!::recv(client.get(), room, sizeof room, 0);  // its end
+  });
+  const auto tier = open_or_throw("resp", {{"socket", path}, {"list", "false"}});
+  EXPECT_EQ(TierUser(*tier).lookup("key").result, -EIO);
+}
+
 // Three answers to one question: the other two must not become answers to the next question.
 TEST_F(Resp, AnswersThatAreTooManyEndTheConnection) {
   const std::string path = directory_.path() + "/talkative.sock";

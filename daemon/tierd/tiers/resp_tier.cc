@@ -21,6 +21,7 @@ namespace {
 constexpr std::chrono::milliseconds kPauseMin{100}, kPauseMax{5000};
 constexpr std::chrono::seconds kCountPauseMin{1}, kCountPauseMax{60};  // between lists that fail
 constexpr size_t kRequestsMax = 1024;
+constexpr int kElementsMax = 65536;         // of a list in an answer; the library would allocate any number
 constexpr uint64_t kMemoryOfAnEntry = 256;  // an entry of the catalogue has some more bytes: its room ends before
 
 timeval as_timeval(uint32_t ms) { return {time_t(ms / 1000), suseconds_t(ms % 1000) * 1000}; }
@@ -107,6 +108,10 @@ Result<void> RespTier::connect() {
   replies_ = *library_replies_;
   replies_.createString = [](const redisReadTask* task, char* bytes, size_t length) {
     return static_cast<RespTier*>(task->privdata)->create_string(task, bytes, length);
+  };
+  replies_.createArray = [](const redisReadTask* task, auto elements) {
+    const auto& tier = *static_cast<RespTier*>(task->privdata);
+    return elements > kElementsMax ? nullptr : tier.library_replies_->createArray(task, elements);
   };
   context_->reader->fn = &replies_;
   context_->reader->privdata = this;
