@@ -1,5 +1,6 @@
 // What a busy maru-tierd costs the users of a pool: lookup, retrieve and store, beside a maru-tierd that writes every block to
-// files, and without, in turns. The pool is full, and marud evicts in the background. For scripts/bench-tiers. Prints the medians as JSON.
+// files, and without, in turns. The pool is full, and marud evicts in the background. For scripts/bench-tiers. Prints the
+// medians as JSON.
 //
 //   pool_beside_tierd ROUNDS SECONDS_EACH
 #include "tests/support/test_client.h"
