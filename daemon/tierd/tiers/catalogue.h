@@ -52,7 +52,7 @@ class Catalogue {
   void end_round(bool is_whole);
   // Changed by put() or erase() in this round.
   bool has_changed(const std::string& name) const;
-  // The name of the next entry behind *cursor whose key is not known. Empty: each key behind the cursor is known.
+  // Looks behind *cursor for an entry without a known key, and returns its name. Empty: each key there is known.
   std::string next_nameless(uint64_t* cursor) const;
 
   void get_usage(maru_tier_usage& ret_usage) const;

@@ -6,7 +6,7 @@
 // The server may evict chunks and keep their head. Such an entry is absent, so it does not count. A list reads heads, which the
 // server takes for uses of them: it would keep the head of an evicted payload for ever. So the census deletes it.
 //
-// Answers come from outside: the names of one batch bound its memory, and `names_max` the round.
+// Answers come from outside. A batch has a bound, and so has a round: `names_max` names.
 //
 // Threads: one.
 #pragma once

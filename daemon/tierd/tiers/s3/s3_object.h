@@ -7,7 +7,7 @@
 // begins, so ranges of it are read side by side, straight into the memory of a request.
 //
 // The name of the object has the key, or the digest and length of a long key, with its group (maru/tier.h). So a list of names
-// and sizes is enough to know every entry's size and its tenant:
+// tells the size and the tenant of every entry.
 //
 //   PREFIX hh/k BASE64URL(key)                                  up to kNamedKeyBytesMax bytes of key
 //   PREFIX hh/g HEX(SHA-256(key)) - LENGTH - BASE64URL(group)   longer ones of a group of 1 to kNamedGroupBytesMax bytes
