@@ -178,6 +178,7 @@ void Controllers::run() {
     prefetches_->expire(now);
     prefetches_->pump();  // late operations may have left room
     stores_->pump();
+    if (door_) door_->tick(now);
     if (!draining_.empty()) answer_drained();
     if (now < next_look_) continue;
     next_look_ = now + kLookPause;

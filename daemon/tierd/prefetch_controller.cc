@@ -33,7 +33,6 @@ struct PrefetchController::Load {
   bool has_buffer = false, tier_has_memory = false, is_void = false;
   bool is_hung = false;          // the tier has the memory still, behind its deadline
   bool has_failed_tier = false;  // a nearer tier, which might have it, did not answer
-  maru_block published = 0;      // by this load
   std::vector<std::pair<std::weak_ptr<Ticket>, size_t>> waiters;
   std::vector<std::shared_ptr<Load>> children;  // read, and published after this one
 
@@ -67,15 +66,15 @@ PrefetchController::PrefetchController(const PrefetchSettings& settings, maru_cl
       parent_gone_(counters.counter("maru_tier_prefetch_parent_gone_total", "Loads whose parent was not in the pool")),
       discarded_(counters.counter("maru_tier_discarded_loads_total", "Loads that nobody waited for any more")),
       held_(counters.gauge("maru_tier_held_bytes", "Bytes of the pool that are pinned for those who asked")),
-      in_flight_(counters.gauge("maru_tier_load_bytes_in_flight", "Bytes that tiers are reading into the pool")) {}
+      in_flight_(counters.gauge("maru_tier_load_bytes_in_flight", "Bytes that tiers are reading into the pool")),
+      temporaries_([&stores](maru_block block) { return stores.free_block(block); }) {}
 
 PrefetchController::~PrefetchController() = default;
 
 PrefetchController::Ticket::~Ticket() {
   if (newest.block != 0) (void)maru_release(controller_.client_, &newest);
   if (!views.empty()) (void)maru_release_batch(controller_.client_, views.data(), views.size());
-  // The end of a chain first: a block with children stays.
-  for (auto block = temporary.rbegin(); block != temporary.rend(); ++block) controller_.stores_.free_block(*block);
+  controller_.temporaries_.let_go(temporary);
   controller_.held_bytes_ -= held_bytes;
   controller_.held_.set(controller_.held_bytes_);
 }
@@ -144,6 +143,7 @@ void PrefetchController::pump() {
 bool PrefetchController::pin(Ticket& ticket, const maru_key& key) {
   maru_view view = {};
   if (maru_pin(client_, &key, &view) != 0) return false;
+  keep(ticket, view.block);
   if (held_bytes_ + view.bytes > settings_.held_bytes_max) {
     // The newest is held in any case. Of a chain this holds all the others, too: the next load would evict its end otherwise.
     if (ticket.newest.block != 0) (void)maru_release(client_, &ticket.newest);
@@ -155,6 +155,11 @@ bool PrefetchController::pin(Ticket& ticket, const maru_key& key) {
   held_bytes_ += view.bytes;
   held_.set(held_bytes_);
   return true;
+}
+
+// A temporary block leaves the pool with the last ticket that wants it.
+void PrefetchController::keep(Ticket& ticket, maru_block block) {
+  if (temporaries_.hold(block, ticket.wanted.is_temporary)) ticket.temporary.push_back(block);
 }
 
 // Begins loads in the order of the keys, as far as it is known which there are and as there is room.
@@ -360,6 +365,8 @@ void PrefetchController::work() {
 }
 
 void PrefetchController::publish(const std::shared_ptr<Load>& load) {
+  const auto tickets = wanting(*load);
+  if (tickets.empty()) return detach(load);
   const auto own = split_entry_key(load->key);
   const auto parent = split_entry_key(load->attributes.parent);
   if (load->is_void || (parent && parent->scope != own->scope)) return fail(load, &Reply::failed);
@@ -379,12 +386,18 @@ void PrefetchController::publish(const std::shared_ptr<Load>& load) {
   const int result = maru_store_pinned(client_, &key, &load->buffer, &options, &view);
   if (result == 0) {
     load->has_buffer = false;
-    load->published = view.block;
     stores_.published(view.block);
     loaded_.add();
     loaded_bytes_.add(view.bytes);
+    const bool is_temporary =
+        std::ranges::all_of(tickets, [](const auto& ticket) { return ticket->wanted.is_temporary; });
+    if (is_temporary) temporaries_.add(view.block);
+    // They want its child: they have no pin on it, and hold it before the child.
+    if (!load->has_waiters())
+      for (const auto& ticket : tickets) keep(*ticket, view.block);
     settle(load);
     (void)maru_release(client_, &view);  // the waiting tickets have pins of their own by now
+    if (is_temporary) temporaries_.let_go({view.block});
     return;
   }
   if (result == 1) return settle(load);  // another client computed it meanwhile
@@ -421,7 +434,6 @@ void PrefetchController::fail(const std::shared_ptr<Load>& load, uint32_t Reply:
 
 void PrefetchController::tell_waiters(Load& load, bool is_there, uint32_t Reply::* count) {
   std::vector<std::shared_ptr<Ticket>> tickets;
-  bool is_temporary = load.published != 0;
   for (const auto& [waiter, index] : std::exchange(load.waiters, {})) {
     const auto ticket = waiter.lock();
     if (!ticket || ticket->is_finished) continue;
@@ -433,13 +445,27 @@ void PrefetchController::tell_waiters(Load& load, bool is_there, uint32_t Reply:
     if (ticket->ends_at(state)) ticket->end_behind(index);
     ++(ticket->reply.*(is_pinned == is_there ? count : &Reply::failed));
     if (is_pinned) ticket->reply.loaded_bytes += load.found.payload_bytes;
-    is_temporary = is_temporary && ticket->wanted.is_temporary;
     tickets.push_back(ticket);
   }
-  // The first of these tickets frees it, unless another ticket holds it then.
-  if (is_temporary)
-    for (const auto& ticket : tickets) ticket->temporary.push_back(load.published);
   for (const auto& ticket : tickets) advance(ticket);
+}
+
+// The tickets that wait for the load. Without such a ticket: the tickets that wait for its children, or for their children.
+std::vector<std::shared_ptr<PrefetchController::Ticket>> PrefetchController::wanting(const Load& load) const {
+  std::vector<std::shared_ptr<Ticket>> tickets;
+  std::vector<const Load*> looked_at = {&load};
+  while (!looked_at.empty()) {
+    const Load& one = *looked_at.back();
+    looked_at.pop_back();
+    const size_t before = tickets.size();
+    for (const auto& [waiter, index] : one.waiters)
+      if (const auto ticket = waiter.lock();
+          ticket && !ticket->is_finished && !Ticket::is_settled(ticket->states[index]))
+        tickets.push_back(ticket);
+    if (tickets.size() > before) continue;
+    for (const auto& child : one.children) looked_at.push_back(child.get());
+  }
+  return tickets;
 }
 
 // The pages go back as soon as the tier is done with them.

@@ -6,9 +6,9 @@
 // A ticket asks for keys. Loads are shared: a key that two tickets ask for is loaded once. A load begins in the order of the
 // ticket's keys; a block is published after its parent. The prefix policy begins no load behind the first key that fails; the
 // segmented policy stops only behind the first key that is nowhere. Blocks that are loaded for temporary tickets alone leave
-// the pool with the last of these tickets. An error is a miss. At its deadline a ticket ends with the blocks that are there. A
-// load without a waiting ticket publishes nothing, also when the tier answers later. Its pages are free when the tier has given
-// them back.
+// the pool with the last ticket that holds them (temporary_blocks.h). An error is a miss. At its deadline a ticket ends with
+// the blocks that are there. A load without a waiting ticket publishes nothing, also when the tier answers later, unless it is
+// the parent of a load that has one. Its pages are free when the tier has given them back.
 //
 // Threads: one, the controllers'.
 #pragma once
@@ -16,6 +16,7 @@
 #include "daemon/tierd/attributes.h"
 #include "daemon/tierd/entry_key.h"
 #include "daemon/tierd/store_controller.h"
+#include "daemon/tierd/temporary_blocks.h"
 #include "daemon/tierd/tier_slot.h"
 #include "libmaru/prefetch/message.h"
 
@@ -85,6 +86,8 @@ class PrefetchController {
   void settle(const std::shared_ptr<Load>& load);
   void fail(const std::shared_ptr<Load>& load, uint32_t Reply::* why);
   void tell_waiters(Load& load, bool is_there, uint32_t Reply::* count);
+  std::vector<std::shared_ptr<Ticket>> wanting(const Load& load) const;
+  void keep(Ticket& ticket, maru_block block);
   void drop_buffer(Load& load);
   void leave(const std::shared_ptr<Load>& load);
   void detach(const std::shared_ptr<Load>& load);
@@ -105,6 +108,7 @@ class PrefetchController {
   std::vector<std::shared_ptr<Ticket>> running_;
   std::unordered_map<std::string, std::shared_ptr<Load>> loads_;  // by entry_key()
   std::deque<std::shared_ptr<Load>> ready_;                       // to be published
+  TemporaryBlocks temporaries_;
   bool is_working_ = false;
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
   uint64_t hung_bytes_ = 0;  // of those in flight: of loads whose deadline is over
@@ -130,9 +134,9 @@ class PrefetchController::Ticket {
   std::function<void(const Reply&)> finished;
   std::vector<State> states;
   std::vector<std::shared_ptr<Load>> loads;
-  std::vector<maru_view> views;  // pinned
-  std::vector<maru_block> temporary;
-  maru_view newest = {};  // pinned beyond the bound of these; block 0: none
+  std::vector<maru_view> views;       // pinned
+  std::vector<maru_block> temporary;  // that it holds, in TemporaryBlocks
+  maru_view newest = {};              // pinned beyond the bound of these; block 0: none
   Reply reply = {};
   Clock::time_point begun = {}, deadline = {};
   uint64_t held_bytes = 0;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@ namespace maru::tierd {
 namespace {
 
 constexpr uint32_t kKeyBytesMax = 4096;
+constexpr std::chrono::seconds kShortageTold{60};  // between two lines of the log
 
 uint32_t key_bytes_fitting(uint32_t kind, uint32_t size) {
   return kind == MARU_KEY_DIGEST128 ? 16 : kind == MARU_KEY_DIGEST256 ? 32 : kind == MARU_KEY_BYTES ? size : 0;
@@ -112,6 +114,7 @@ Result<std::unique_ptr<PrefetchDoor>> PrefetchDoor::open(const std::string& path
   event.data.u64 = 0;
   if (::epoll_ctl(door->poll_.get(), EPOLL_CTL_ADD, door->listener_.get(), &event) != 0)
     return failure(errno, "watch " + path);
+  door->spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   return door;
 }
 
@@ -137,7 +140,11 @@ void PrefetchDoor::serve() {
 void PrefetchDoor::accept() {
   for (;;) {
     FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) return;
+    if (!socket.is_open()) {
+      if (errno == EAGAIN) return;
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return turn_away();
+    }
     if (connections_.size() >= kConnectionsMax) continue;  // closed at once: the asker goes on without
     auto connection = std::make_unique<Connection>();
     connection->id = next_id_++;
@@ -148,6 +155,37 @@ void PrefetchDoor::accept() {
     connection->socket = std::move(socket);
     connections_.emplace(connection->id, std::move(connection));
   }
+}
+
+// Closes the waiting connections, where no descriptor is left to take them. The kernel says so also when none waits.
+void PrefetchDoor::turn_away() {
+  const int code = errno;
+  if (const Clock::time_point now = Clock::now(); now - shortage_told_ >= kShortageTold) {
+    shortage_told_ = now;
+    maru::daemon::log_warning("connections for prefetches are not accepted until others have gone: {}",
+                              std::strerror(code));
+  }
+  spare_.reset();
+  while (FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).is_open()) {
+  }
+  const bool are_all_gone = errno == EAGAIN;
+  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (are_all_gone) return;
+  listens_again_ = Clock::now() + kAcceptPause;
+  listen_again(false);
+}
+
+void PrefetchDoor::listen_again(bool is_listening) {
+  epoll_event event = {};
+  event.events = is_listening ? uint32_t(EPOLLIN) : 0;
+  (void)::epoll_ctl(poll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  if (!is_listening) return;
+  listens_again_.reset();
+  if (!spare_.is_open()) spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+void PrefetchDoor::tick(Clock::time_point now) {
+  if (listens_again_ && now >= *listens_again_) listen_again(true);
 }
 
 void PrefetchDoor::read(Connection& connection) {
@@ -215,6 +253,8 @@ void PrefetchDoor::close(uint64_t id) {
   const auto connection = std::move(found->second);
   connections_.erase(found);
   if (connection->ticket) prefetches_.cancel(connection->ticket);
+  connection->socket.reset();
+  if (listens_again_) listen_again(true);
 }
 
 }  // namespace maru::tierd

@@ -322,18 +322,20 @@ void StoreController::finish(Job& job) {
 
 void StoreController::end(Job& job) {
   if (job.has_pin) let_go(job);
-  if (job.stored > 0 && settings_.policy == StorePolicy::kSkipPool) free_block(job.item.block);
+  if (job.stored > 0 && settings_.policy == StorePolicy::kSkipPool) (void)free_block(job.item.block);
   if (job.is_busy) finish_change(job.key);
 }
 
 // A block that others hold, or that has children, stays.
-void StoreController::free_block(maru_block block) {
+int StoreController::free_block(maru_block block) {
   if (freed_blocks_.size() >= kRememberedBlocks) freed_blocks_.clear();
-  if (!freed_blocks_.insert(block).second) return;  // it goes already
-  if (maru_delete_block(client_, block, MARU_DELETE_UNPINNED) == 0)
+  if (!freed_blocks_.insert(block).second) return 0;  // it goes already
+  const int result = maru_delete_block(client_, block, MARU_DELETE_UNPINNED);
+  if (result == 0)
     freed_.add();
   else
     freed_blocks_.erase(block);
+  return result;
 }
 
 void StoreController::erase(const std::string& key) {

@@ -73,8 +73,8 @@ class StoreController {
   std::function<void(const std::string& entry_key)> deleted;
 
   uint64_t pinned_bytes() const { return pinned_bytes_; }
-  // A block that leaves the pool and stays in the tiers. Others may hold it: then it stays.
-  void free_block(maru_block block);
+  // A block that leaves the pool and stays in the tiers. As maru_delete_block(): others may hold it, and then it stays.
+  int free_block(maru_block block);
   size_t queued() const { return queue_.size() + deletions_.size() + waiting_; }
   bool is_idle() const { return queue_.empty() && deletions_.empty() && busy_.empty(); }
 

@@ -4,8 +4,10 @@
 #include "daemon/beside/http_server.h"
 #include "daemon/beside/program.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/wait_until.h"
 
 #include <arpa/inet.h>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -22,6 +24,49 @@ namespace maru::daemon::beside {
 namespace {
 
 using test::TemporaryDirectory;
+
+// -- handlers ---------------------------------------------------------------------------------------------------------
+
+// Whether the kernel has put this process's thread to sleep.
+bool is_asleep(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string number, name, state;
+  file >> number >> name >> state;
+  return state == "S";
+}
+
+// A call hangs in the handler, and the handler's owner wants to end. Later calls wait for the owner: otherwise the owner would
+// wait as long as there is a call at any time.
+TEST(HttpHandlers, CallsThatComeAfterTheEndOfAHandlerDoNotHoldItUp) {
+  HttpHandlers handlers;
+  std::atomic<int> calls = 0;
+  std::promise<void> may_end;
+  const auto gate = may_end.get_future().share();
+  handlers.set([&, gate](const HttpCall&) -> std::optional<HttpReply> {
+    ++calls;
+    gate.wait();
+    return HttpReply();
+  });
+  const auto run_and_sleep = [](std::atomic<pid_t>& id, const std::function<void()>& work) {
+    std::jthread thread([&id, work] {
+      id = ::gettid();
+      work();
+    });
+    EXPECT_TRUE(test::wait_until([&] { return id != 0 && is_asleep(id); }));
+    return thread;
+  };
+  std::atomic<pid_t> ids[3] = {};
+  std::optional<HttpReply> late = HttpReply();
+  {
+    const std::jthread hanging = run_and_sleep(ids[0], [&] { (void)handlers.call({}); });
+    const std::jthread owner = run_and_sleep(ids[1], [&] { handlers.set({}); });
+    const std::jthread later = run_and_sleep(ids[2], [&] { late = handlers.call({}); });
+    EXPECT_EQ(calls, 1) << "a later call went before the owner";
+    may_end.set_value();
+  }
+  EXPECT_FALSE(late) << "the handler has ended";
+  EXPECT_EQ(calls, 1);
+}
 
 // -- numbers ----------------------------------------------------------------------------------------------------------
 

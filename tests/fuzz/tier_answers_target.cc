@@ -1,6 +1,7 @@
 // Answers of servers to maru-tierd's tiers: of S3 a list, an error, headers, and an object in pieces; of Redis replies as
-// they come over the wire. The first byte says which. A load writes nothing beyond the memory of its request: a sanitizer
-// sees that, and a margin here. A load that succeeds has the bytes that were stored.
+// they come over the wire, to a request or to a census. The first byte says which. A load writes nothing beyond the memory of
+// its request: a sanitizer sees that, and a margin here. A load that succeeds has the bytes that were stored.
+#include "daemon/tierd/tiers/resp_census.h"
 #include "daemon/tierd/tiers/resp_operation.h"
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_operation.h"
@@ -18,8 +19,8 @@ namespace {
 
 using namespace maru::tierd;
 
-constexpr unsigned kForms = 5;
-enum Form : unsigned { kList, kError, kHeaders, kObject, kReplies };
+constexpr unsigned kForms = 6;
+enum Form : unsigned { kList, kError, kHeaders, kObject, kReplies, kCensus };
 constexpr std::string_view kKey = "a key", kAttributes = "about it";
 constexpr uint64_t kPayloadBytes = 300, kChunkBytes = 128;
 
@@ -110,6 +111,32 @@ void read_replies(Reader& reader) {
   load.must_be_within(operation.request.kind == MARU_TIER_LOAD && operation.result == 0);
 }
 
+// With any names and numbers the round ends within its bound.
+void read_census(Reader& reader) {
+  constexpr uint64_t kNamesMax = 64;
+  Catalogue catalogue([](const std::string& name) { return name; }, 1u << 20);
+  RespCensus census("p:", kNamesMax, catalogue, [](const std::string&) { return false; });
+  const std::unique_ptr<redisReader, void (*)(redisReader*)> replies(redisReaderCreate(), redisReaderFree);
+  const std::vector<uint8_t> bytes = reader.bytes(reader.left());
+  redisReaderFeed(replies.get(), reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  census.begin();
+  while (census.is_under_way()) {
+    RespOutput output;
+    const size_t answers = census.ask(output);
+    must(answers > 0 && output.added_bytes() > 0, "a step without a question");
+    for (size_t i = 0; i < answers; ++i) {
+      void* found = nullptr;
+      if (redisReaderGetReply(replies.get(), &found) != REDIS_OK || found == nullptr) return census.abandon();
+      const std::unique_ptr<void, void (*)(void*)> reply(found, freeReplyObject);
+      census.take(*static_cast<redisReply*>(found));
+    }
+  }
+  maru_tier_usage usage = {};
+  catalogue.get_usage(usage);
+  must(usage.entries <= kNamesMax, "more entries than a round looks at");
+  must(!census.trouble().empty() || usage.entry_bytes <= usage.physical_bytes, "entries that are larger than they are");
+}
+
 std::string bulk(std::string_view bytes) {
   return "$" + std::to_string(bytes.size()) + "\r\n" + std::string(bytes) + "\r\n";
 }
@@ -163,7 +190,7 @@ std::vector<Input> first_inputs() {
   for (const unsigned piece_bytes : {7u, 255u})
     inputs.push_back(
         Writer().number(kObject, 1).number(object().size(), 2).number(piece_bytes, 1).bytes(object()).take());
-  const std::string head = encode_resp_head({kPayloadBytes, 7, kChunkBytes, 9, std::string(kAttributes)}, kKey);
+  const std::string head = encode_resp_head({kPayloadBytes, 7, kChunkBytes, 9, 11, std::string(kAttributes)}, kKey);
   std::string replies = bulk(head);
   for (uint64_t at = 0; at < kPayloadBytes; at += kChunkBytes) replies += bulk(payload().substr(at, kChunkBytes));
   for (const unsigned kind : {0u, 1u, 2u, 3u})
@@ -176,6 +203,14 @@ std::vector<Input> first_inputs() {
                        .number(0, 1)
                        .bytes(std::string("$-1\r\n+OK\r\n:5\r\n*1\r\n$1\r\nx\r\n"))
                        .take());
+  const std::string names = "*2\r\n$1\r\n5\r\n*3\r\n" + bulk("p:h" + std::string(kKey)) + bulk("p:hx") + bulk("q:h");
+  inputs.push_back(Writer()
+                       .number(kCensus, 1)
+                       .bytes(names + bulk(head.substr(0, kRespFixedBytes)) + bulk("no head") + ":3\r\n" + names +
+                              bulk(head.substr(0, kRespFixedBytes)) +
+                              "-WRONGTYPE x\r\n:1\r\n:1\r\n*2\r\n$1\r\n0\r\n*0\r\n")
+                       .take());
+  inputs.push_back(Writer().number(kCensus, 1).bytes(std::string("-NOPERM x\r\n")).take());
   return inputs;
 }
 
@@ -187,6 +222,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto form = Form(reader.number(1) % kForms);
   if (form == kObject) return read_object(reader), 0;
   if (form == kReplies) return read_replies(reader), 0;
+  if (form == kCensus) return read_census(reader), 0;
   const std::vector<uint8_t> rest = reader.bytes(reader.left());
   const std::string_view text(reinterpret_cast<const char*>(rest.data()), rest.size());
   if (form == kList) return read_list(text), 0;

@@ -94,7 +94,7 @@ std::vector<Input> first_inputs() {
   attributes.parent = "parent";
   attributes.metadata = "metadata";
   inputs.push_back(Writer().number(kAttributes, 1).bytes(encode_attributes(attributes, kKey)).take());
-  inputs.push_back(Writer().number(kHead, 1).bytes(encode_resp_head({100, 7, 64, 9, "about"}, kKey)).take());
+  inputs.push_back(Writer().number(kHead, 1).bytes(encode_resp_head({100, 7, 64, 9, 11, "about"}, kKey)).take());
   Writer question;
   question.number(kQuestion, 1).number(2, 4).number(0, 4).number(100, 4).number(0, 20);
   for (const char* key : {"12345678", "abc"}) {

@@ -108,14 +108,23 @@ class TierControllers : public testing::Test {
     std::shared_ptr<PrefetchController::Ticket> ticket;
     std::optional<Reply> reply;
   };
-  Asked& ask(const Texts& keys, uint32_t policy = MARU_PREFETCH_PREFIX, uint32_t deadline_ms = 60'000) {
+  Asked& ask(const Texts& keys, uint32_t policy = MARU_PREFETCH_PREFIX, bool is_temporary = false) {
     PrefetchController::Wanted wanted;
     for (const std::string& key : keys) wanted.keys.push_back({key, MARU_KEY_BYTES, 0});
     wanted.policy = policy;
-    wanted.deadline_ms = deadline_ms;
+    wanted.deadline_ms = 60'000;
+    wanted.is_temporary = is_temporary;
     Asked& asked = *tickets_.emplace_back(std::make_unique<Asked>());
     asked.ticket = loads_->begin(std::move(wanted), [&asked](const Reply& reply) { asked.reply = reply; });
     return asked;
+  }
+
+  Asked& ask_temporary(const Texts& keys) { return ask(keys, MARU_PREFETCH_PREFIX, true); }
+  bool has_block(const std::string& key) { return user_.exists(key) == 1; }
+  // As a client's read and its end.
+  void load(const std::string& key) {
+    answer("lookup " + key);
+    answer("load " + key);
   }
 
   test::MarudProcess marud_;
@@ -359,6 +368,139 @@ TEST_F(TierControllers, ABlockThatASnapshotTellsAgainIsNoSecondUse) {
   remove({"key"});
   tell(stored("key"));
   EXPECT_EQ(waiting(), (Texts{"store key"}));
+}
+
+TEST_F(TierControllers, ATierThatDoesNotAnswerIsNotTakenForOneThatHasNothing) {
+  start(2);
+  Asked& asked = ask({"key"});
+  answer("lookup key", -EIO, 0);
+  answer("lookup key", -ENOENT, 1);
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->failed, 1u);
+  EXPECT_EQ(asked.reply->absent, 0u);
+  Asked& later = ask({"key"});
+  answer("lookup key", -ENOENT, 0);
+  answer("lookup key", -ENOENT, 1);
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->absent, 1u);
+  EXPECT_EQ(later.reply->failed, 0u);
+}
+
+TEST_F(TierControllers, ABadCopyIsForgottenInItsOwnTierOnly) {
+  start(2);
+  tell(stored("key"));
+  for (const size_t tier : {0, 1}) answer("store key", 0, tier);
+  remove({"key"});
+  tiers_[0]->spoil("key");
+  Asked& asked = ask({"key"});
+  answer("lookup key");
+  answer("load key");
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->failed, 1u);
+  EXPECT_EQ(waiting(0), (Texts{"delete key"}));
+  EXPECT_EQ(waiting(1), Texts{});
+  answer("delete key");
+  // The next asker gets the good copy.
+  Asked& later = ask({"key"});
+  answer("lookup key");
+  answer("lookup key", 0, 1);
+  answer("load key", 0, 1);
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->usable, 1u);
+}
+
+// An operation that the tier has not accepted yet is under way like any other.
+TEST_F(TierControllers, EachOperationTakesOnePlace) {
+  slot_settings_.in_flight_max = 4;
+  start();
+  tiers_[0]->accept(false);
+  ask({"1", "2", "3"});
+  EXPECT_EQ(slots_[0]->queued(), 3u);
+  EXPECT_TRUE(slots_[0]->has_room());
+  ask({"4"});
+  EXPECT_FALSE(slots_[0]->has_room());
+  tiers_[0]->accept(true);
+  turn();
+  for (const char* const key : {"1", "2", "3", "4"}) answer(std::string("lookup ") + key);
+  EXPECT_TRUE(slots_[0]->has_room());
+}
+
+// -- blocks for temporary tickets alone ----------------------------------------------------------------------------------
+
+TEST_F(TierControllers, ALoadThatItsTicketNeedsNoMoreIsNotPublished) {
+  start();
+  for (const char* const key : {"slow", "bad", "behind"}) put_below(key);
+  remove({"slow", "bad", "behind"});
+  Asked& asked = ask_temporary({"slow", "bad", "behind"});
+  for (const char* const key : {"slow", "bad", "behind"}) answer(std::string("lookup ") + key);
+  answer("load bad", -EIO);
+  answer("load behind");
+  EXPECT_FALSE(asked.reply) << "it waits for its first key";
+  EXPECT_FALSE(has_block("behind"));
+  answer("load slow");
+  ASSERT_TRUE(asked.reply);
+  EXPECT_EQ(asked.reply->usable, 1u);
+  EXPECT_TRUE(has_block("slow"));
+  asked.ticket.reset();
+  EXPECT_FALSE(has_block("slow"));
+}
+
+// The first ticket needs the parent no more, but the second one's block does. The parent leaves the pool with that block.
+TEST_F(TierControllers, ALoadIsPublishedForItsChildrensTickets) {
+  start();
+  for (const char* const key : {"slow", "bad", "parent"}) put_below(key);
+  put_below("child", "parent");
+  remove({"slow", "bad", "child", "parent"});
+  Asked& first = ask_temporary({"slow", "bad", "parent"});
+  for (const char* const key : {"slow", "bad", "parent"}) answer(std::string("lookup ") + key);
+  Asked& second = ask_temporary({"child"});
+  load("child");
+  answer("load bad", -EIO);
+  answer("load parent");
+  ASSERT_TRUE(second.reply);
+  EXPECT_EQ(second.reply->usable, 1u);
+  EXPECT_TRUE(has_block("parent") && has_block("child"));
+  answer("load slow");
+  first.ticket.reset();
+  EXPECT_TRUE(has_block("parent") && has_block("child"));
+  second.ticket.reset();
+  EXPECT_FALSE(has_block("parent") || has_block("child"));
+}
+
+TEST_F(TierControllers, ATemporaryBlockGoesWithTheLastTicketThatHoldsIt) {
+  start();
+  put_below("key");
+  remove({"key"});
+  Asked& loader = ask_temporary({"key"});
+  load("key");
+  Asked& later = ask_temporary({"key"});
+  ASSERT_TRUE(later.reply);
+  EXPECT_EQ(later.reply->in_pool, 1u);
+  loader.ticket.reset();
+  EXPECT_TRUE(has_block("key"));
+  later.ticket.reset();
+  EXPECT_FALSE(has_block("key"));
+  // A ticket without the flag makes it an ordinary block.
+  Asked& again = ask_temporary({"key"});
+  load("key");
+  ask({"key"}).ticket.reset();
+  again.ticket.reset();
+  EXPECT_TRUE(has_block("key"));
+}
+
+TEST_F(TierControllers, ATemporaryParentGoesAfterItsLastChild) {
+  start();
+  put_below("root");
+  put_below("middle", "root");
+  put_below("end", "middle");
+  remove({"end", "middle", "root"});
+  Asked& chain = ask_temporary({"root", "middle", "end"});
+  for (const char* const key : {"root", "middle", "end"}) load(key);
+  Asked& last = ask_temporary({"end"});
+  chain.ticket.reset();
+  EXPECT_TRUE(has_block("root") && has_block("middle") && has_block("end"));
+  last.ticket.reset();
+  EXPECT_FALSE(has_block("root") || has_block("middle") || has_block("end"));
 }
 
 }  // namespace

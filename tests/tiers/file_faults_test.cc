@@ -1,5 +1,6 @@
 // The file tier on a device that fails: without room, with errors, or slow. The tier's calls to its device come here first.
 #include "daemon/tierd/tiers/file/log_format.h"
+#include "daemon/tierd/tiers/file/transfers.h"
 #include "libmaru/base/file_descriptor.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -58,6 +60,8 @@ extern "C" int io_uring_submit(io_uring* ring) {
 
 namespace maru::test {
 namespace {
+
+using namespace std::chrono_literals;
 
 constexpr uint64_t kRegionBytes = 64u << 10, kRegions = 6;
 constexpr int kEntriesOfRegion = 4;  // of entry()
@@ -178,6 +182,47 @@ TEST_F(FileFaults, AWriteThatTheKernelHadNoMemoryForIsSubmittedAgain) {
   device.refused_submits = 2;
   EXPECT_EQ(user.store("key", entry()), 0);
   EXPECT_EQ(user.load("key"), entry());
+}
+
+// A user that waits for one read wants the next one soon. So the writes that wait do not all begin in between.
+TEST(Transfers, WritesStayFewForAMomentAfterARead) {
+  constexpr size_t kBytes = 64 << 10;
+  TemporaryDirectory directory;
+  const FileDescriptor file(::open(directory.file("data").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  std::string slow(kBytes, 'x'), fast(kBytes, 'x'), room(kBytes, 0);
+  slow.replace(sizeof(tierd::RecordHeader), 4, "slow");
+  ASSERT_EQ(::pwrite(file.get(), room.data(), kBytes, 0), ssize_t(kBytes));
+  for (const std::chrono::milliseconds moment : {0ms, std::chrono::milliseconds(24h)}) {
+    std::atomic<int> reads = 0, writes = 0;
+    tierd::Transfers transfers(file.get(), {4, 16 * kBytes, kBytes, moment, false});
+    const auto start = [&](bool is_write, std::string& bytes, std::atomic<int>& done) {
+      tierd::Transfer transfer;
+      transfer.pieces[0] = {bytes.data(), bytes.size()};
+      transfer.done = [&done](int result) { done += result == 0; };
+      is_write ? transfers.write(std::move(transfer)) : transfers.read(std::move(transfer));
+    };
+    const auto read_once = [&] {
+      const int before = reads;
+      start(false, room, reads);
+      return wait_until([&] { return reads > before; });
+    };
+    ASSERT_TRUE(read_once());
+    device.holds = true;
+    device.slow_writes = 1;
+    start(true, slow, writes);
+    ASSERT_TRUE(wait_until([] { return device.is_held.load(); }));
+    start(true, fast, writes);
+    if (moment == 0ms) {
+      EXPECT_TRUE(wait_until([&] { return writes == 1; }));
+    } else {
+      // Each of these threads looks for a write behind its read.
+      for (int i = 0; i < 20; ++i) ASSERT_TRUE(read_once());
+      EXPECT_EQ(writes, 0);
+    }
+    device.holds = device.is_held = false;
+    device.holds.notify_all();
+    EXPECT_TRUE(wait_until([&] { return writes == 2; }));
+  }
 }
 
 }  // namespace

@@ -37,6 +37,11 @@ class Resp : public testing::Test {
     return more;
   }
 
+  // The status of redis-cli.
+  int redis(const std::string& command) {
+    return std::system(("redis-cli -e -s " + redis_->socket_path() + " " + command + " > /dev/null").c_str());
+  }
+
   TemporaryDirectory directory_;
   std::unique_ptr<RedisProcess> redis_;
 };
@@ -120,6 +125,63 @@ TEST_F(Resp, ADeletionTakesADamagedEntryAway) {
   EXPECT_EQ(user.lookup("key").result, -ENOENT);
 }
 
+// The server may evict a payload and keep its head: the census takes the head away, too, since its reading of heads would keep
+// them for ever.
+TEST_F(Resp, AListCountsNoEntryWithoutItsPayload) {
+  start();
+  {
+    const auto tier = open_or_throw("resp", options({{"chunk_bytes", "4096"}}));
+    TierUser user(*tier);
+    for (const char* const key : {"whole", "evicted"})
+      ASSERT_EQ(user.store(key, {"attributes", std::string(50'000, key[0]), 9}), 0);
+  }
+  ASSERT_EQ(
+      redis("eval \"for _, k in ipairs(redis.call('keys', 'maru:c*evicted')) do redis.call('del', k) break end\" 0"),
+      0);
+  const auto tier = open_or_throw("resp", options());
+  EXPECT_EQ(tier->usage().entries, 1u);
+  EXPECT_EQ(tier->usage().entry_bytes, 50'010u);
+  TierUser user(*tier);
+  EXPECT_EQ(user.lookup("evicted").result, -ENOENT);
+  EXPECT_EQ(user.lookup("whole").result, 0);
+}
+
+TEST_F(Resp, KeysOfOtherProgramsAreNoEntries) {
+  start();
+  const auto fill = open_or_throw("resp", options({{"prefix", "a*b[c]?\\:"}}));
+  for (int i = 0; i < 700; ++i) ASSERT_EQ(TierUser(*fill).store("key " + std::to_string(i), {"", "x", 0}), 0);
+  ASSERT_EQ(redis("mset 'a*b[c]?\\:h' x 'a*b[c]?\\:hshort' x aXbcd:hother x"), 0);
+  ASSERT_EQ(redis("lpush 'a*b[c]?\\:hlist' x"), 0);
+  EXPECT_EQ(open_or_throw("resp", options({{"prefix", "a*b[c]?\\:"}}))->usage().entries, 700u);
+  EXPECT_EQ(open_or_throw("resp", options())->usage().entries, 0u);
+  const auto bounded = open_or_throw("resp", options({{"prefix", "a*b[c]?\\:"}, {"list_memory", "65536"}}));
+  EXPECT_NE(std::string(bounded->health().text).find("list_memory"), std::string::npos) << bounded->health().text;
+  EXPECT_EQ(bounded->health().is_ready, 1u);
+}
+
+TEST_F(Resp, AUserThatMayNotListIsToldSoAndServed) {
+  start();
+  ASSERT_EQ(redis("acl setuser plain on '>secret' '~*' +@all -scan"), 0);
+  const auto tier = open_or_throw("resp", options({{"user", "plain"}, {"password", "secret"}}));
+  EXPECT_NE(std::string(tier->health().text).find("allow SCAN"), std::string::npos) << tier->health().text;
+  EXPECT_EQ(tier->health().is_ready, 1u);
+  TierUser user(*tier);
+  EXPECT_EQ(user.store("key", {"", "x", 0}), 0);
+  EXPECT_EQ(user.load("key"), (TierEntry{"", "x", 0}));
+}
+
+// Without persistence it comes back empty.
+TEST_F(Resp, AServerThatComesBackIsListedAgain) {
+  start();
+  const auto tier = open_or_throw("resp", options());
+  TierUser user(*tier);
+  ASSERT_EQ(user.store("key", {"", "x", 0}), 0);
+  EXPECT_EQ(tier->usage().entries, 1u);
+  redis_->kill();
+  redis_->start();
+  EXPECT_TRUE(wait_until([&] { return tier->usage().entries == 0 && tier->health().is_ready == 1; }));
+}
+
 // It says that all is stored before all has been sent: nothing that comes from it can be believed.
 TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
   const std::string path = directory_.path() + "/hasty.sock";
@@ -136,12 +198,28 @@ TEST_F(Resp, AnswersBeforeTheQuestionAreNotBelieved) {
     is_over.wait(false);
   });
   {
-    const auto tier = open_or_throw("resp", {{"socket", path}});
+    const auto tier = open_or_throw("resp", {{"socket", path}, {"list", "false"}});
     TierUser user(*tier);
     EXPECT_EQ(user.store("key", {"attributes", std::string(64u << 20, 'x'), 9}), -EIO);
   }
   is_over = true;
   is_over.notify_all();
+}
+
+// Two thousand million answers in one: the library would take 16 GiB for them.
+TEST_F(Resp, AListThatIsTooLongEndsTheConnection) {
+  const std::string path = directory_.path() + "/boastful.sock";
+  const FileDescriptor door = listen_at(path);
+  std::jthread server([&] {
+    const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char room[1024];
+    for (const std::string_view answer : {"+PONG\r\n", "*2147483647\r\n"})
+      if (::recv(client.get(), room, sizeof room, 0) > 0)
+        (void)!::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    (void)!::recv(client.get(), room, sizeof room, 0);  // its end
+  });
+  const auto tier = open_or_throw("resp", {{"socket", path}, {"list", "false"}});
+  EXPECT_EQ(TierUser(*tier).lookup("key").result, -EIO);
 }
 
 // Three answers to one question: the other two must not become answers to the next question.
@@ -155,7 +233,7 @@ TEST_F(Resp, AnswersThatAreTooManyEndTheConnection) {
       if (::recv(client.get(), room, sizeof room, 0) > 0)
         (void)!::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
   });
-  const auto tier = open_or_throw("resp", {{"socket", path}});
+  const auto tier = open_or_throw("resp", {{"socket", path}, {"list", "false"}});
   TierUser user(*tier);
   EXPECT_EQ(user.lookup("first").result, -ENOENT);
   EXPECT_NE(user.lookup("second").result, -ENOENT) << "an answer to no question was believed";

@@ -71,7 +71,7 @@ class Bucket:
     """What all connections share."""
 
     def __init__(self, wish):
-        self.wish, self.lock, self.objects = wish, threading.Lock(), {}
+        self.wish, self.lock, self.objects, self.written = wish, threading.Lock(), {}, {}
         self.faults, self.counts, self.seen = collections.Counter(), collections.Counter(), collections.Counter()
         self.clock, self.retry_after, self.token, self.endless = 0, 0, wish.token, 0
 
@@ -236,9 +236,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.list_objects(query)
         with bucket.lock:
             data = bucket.objects.get(name)
+            written = bucket.written.get(name)
         if data is None:
             raise Refused(404, "NoSuchKey")
-        headers = [("ETag", f'"{hashlib.md5(data).hexdigest()}"')]
+        headers = [("ETag", f'"{hashlib.md5(data).hexdigest()}"'),
+                   ("Last-Modified", email.utils.formatdate(written, usegmt=True))]
         if bucket.takes_fault("flip", "GET"):
             at = len(data) // 2
             data = data[:at] + bytes([data[at] ^ 4]) + data[at + 1:]
@@ -256,6 +258,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if self.headers.get("If-None-Match") == "*" and name in bucket.objects:
                 raise Refused(412, "PreconditionFailed")
             bucket.objects[name] = body
+            bucket.written[name] = bucket.now()
         self.answer(200, b"", [("ETag", f'"{hashlib.md5(body).hexdigest()}"')])
 
     def delete(self, name, _query, _body):
@@ -268,10 +271,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if query.get("list-type") != "2":
             raise Refused(400, "InvalidArgument")
         with bucket.lock:
-            names = sorted((name, len(data)) for name, data in bucket.objects.items()
+            names = sorted((name, len(data), bucket.written[name]) for name, data in bucket.objects.items()
                            if name.startswith(query.get("prefix", "")))
         if bucket.takes_fault("endless", "GET"):
-            names, bucket.endless = [(f"{query.get('prefix', '')}-{bucket.endless}", 1), ("~", 1)], bucket.endless + 1
+            names = [(f"{query.get('prefix', '')}-{bucket.endless}", 1, 0), ("~", 1, 0)]
+            bucket.endless += 1
             query = {"max-keys": "1"}
         # A token with what has to be encoded in a query.
         after = query.get("continuation-token", "").removeprefix("+/= &")
@@ -283,8 +287,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if len(page) < len(names):
             token = xml.sax.saxutils.escape("+/= &" + page[-1][0])
             text.append(f"<NextContinuationToken>{token}</NextContinuationToken>")
-        for name, size in page:
-            text.append(f"<Contents><Key>{xml.sax.saxutils.escape(name)}</Key><Size>{size}</Size></Contents>")
+        for name, size, written in page:
+            modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(written))
+            text.append(f"<Contents><Key>{xml.sax.saxutils.escape(name)}</Key><LastModified>{modified}</LastModified>"
+                        f"<Size>{size}</Size></Contents>")
         self.answer(200, "".join(text + ["</ListBucketResult>"]).encode(), [("Content-Type", "application/xml")])
 
 

@@ -1,5 +1,6 @@
 // The tier in S3: its signatures, its checks of answers, and its errors when the server or the configuration is wrong. The
 // server verifies each signature by a reading of its own.
+#include "daemon/tierd/tiers/groups.h"
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 #include "daemon/tierd/tiers/s3/s3_object.h"
 #include "daemon/tierd/tiers/s3/sigv4.h"
@@ -70,6 +71,8 @@ TEST(S3Objects, NamesTellKeysOrTheirDigests) {
     const auto named = tierd::parse_s3_object_name("a/b/", name);
     ASSERT_TRUE(named);
     EXPECT_EQ(named->key_bytes, bytes);
+    const std::string_view group = tierd::group_of(key);
+    EXPECT_EQ(named->group, bytes > tierd::kNamedKeyBytesMax && group.size() > tierd::kNamedGroupBytesMax ? "" : group);
     EXPECT_EQ(named->key, bytes <= tierd::kNamedKeyBytesMax ? key : "");
     EXPECT_FALSE(tierd::parse_s3_object_name("a/", name));
     EXPECT_FALSE(tierd::parse_s3_object_name("a/b/", name.substr(0, name.size() / 2) + "!"));
@@ -96,12 +99,15 @@ TEST(S3Answers, AreTakenApart) {
   const auto page = tierd::parse_s3_listing(
       "<?xml version=\"1.0\"?><ListBucketResult "
       "xmlns=\"x\"><IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;b="
-      "</NextContinuationToken><Contents><Key>one</Key><Size>5</Size></Contents><Contents><Key>two&#x41;</Key><Size>x"
+      "</NextContinuationToken><Contents><Key>one</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><Size>5</"
+      "Size>"
+      "</Contents><Contents><Key>two&#x41;</Key><Size>x"
       "</Size></Contents></ListBucketResult>");
   ASSERT_TRUE(page);
   EXPECT_EQ(page->next, "a&b=");
   ASSERT_EQ(page->objects.size(), 1u) << "an object without a size is none";
   EXPECT_EQ(page->objects[0].name, "one");
+  EXPECT_EQ(page->objects[0].modified, 1'369'353'600);
   EXPECT_FALSE(tierd::parse_s3_listing("<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"));
   EXPECT_FALSE(tierd::parse_s3_listing("<ListBucketResult><Contents><Key>one</Key>")) << "cut off";
   EXPECT_EQ(tierd::parse_s3_error("<Error><Code>SlowDown</Code><Region/></Error>").code, "SlowDown");

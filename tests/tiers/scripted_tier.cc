@@ -20,7 +20,8 @@ std::map<std::string, Script*, std::less<>> all;  // by name
 
 class Script : public ScriptedTier {
  public:
-  explicit Script(std::string name) : name_(std::move(name)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Script(std::string name, std::string hanging)
+      : name_(std::move(name)), hanging_(std::move(hanging)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     all[name_] = this;
   }
   ~Script() override {
@@ -48,15 +49,26 @@ class Script : public ScriptedTier {
     return std::ranges::any_of(entries_, [&](const auto& entry) { return short_key(entry.first) == key; });
   }
 
+  void spoil(const std::string& key) override {
+    for (auto& [stored, entry] : entries_)
+      if (short_key(stored) == key) entry.payload[0] = char(~entry.payload[0]);
+  }
+  void accept(bool accepts) override { accepts_ = accepts; }
+
   int event() const { return event_; }
   size_t submit(const maru_tier_request* requests, size_t n) {
+    if (!accepts_) return 0;
     requests_.insert(requests_.end(), requests, requests + n);
+    for (size_t i = 0; !hanging_.empty() && i < n; ++i)
+      if (const std::string text = text_of(requests[i]); text != "load " + hanging_) answer(text, 0);
     return n;
   }
   size_t complete(maru_tier_completion* ret_done, size_t n) {
     n = std::min(n, done_.size());
     std::copy_n(done_.begin(), n, ret_done);
     done_.erase(done_.begin(), done_.begin() + std::ptrdiff_t(n));
+    eventfd_t ignored = 0;
+    if (done_.empty()) ::eventfd_read(event_, &ignored);
     return n;
   }
   uint64_t entries() const { return entries_.size(); }
@@ -100,8 +112,9 @@ class Script : public ScriptedTier {
     return done;
   }
 
-  const std::string name_;
+  const std::string name_, hanging_;
   const int event_;
+  bool accepts_ = true;
   std::deque<maru_tier_request> requests_;
   std::deque<maru_tier_completion> done_;
   std::map<std::string, Entry> entries_;
@@ -110,8 +123,13 @@ class Script : public ScriptedTier {
 Script& of(maru_tier* tier) { return *reinterpret_cast<Script*>(tier); }
 
 int open_script(const maru_tier_option* options, size_t n, maru_tier** ret_tier, char*, size_t) {
-  if (n != 1 || std::string_view(options[0].name) != "name") return -EINVAL;
-  *ret_tier = reinterpret_cast<maru_tier*>(new Script(options[0].value));
+  std::string name, hanging;
+  for (size_t i = 0; i < n; ++i) {
+    const std::string_view option = options[i].name;
+    if (option != "name" && option != "hang") return -EINVAL;
+    (option == "name" ? name : hanging) = options[i].value;
+  }
+  *ret_tier = reinterpret_cast<maru_tier*>(new Script(name, hanging));
   return 0;
 }
 void close_script(maru_tier* tier) { delete &of(tier); }

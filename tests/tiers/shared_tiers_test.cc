@@ -22,7 +22,10 @@ std::string table_of(const std::string& kind, const tierd::TierOptions& options)
 }
 
 struct Host {
-  explicit Host(const std::string& table) : tierd(marud, table), client(marud.socket_path()) { tierd.start(); }
+  explicit Host(const std::string& table, const std::string& more = {})
+      : tierd(marud, table, more), client(marud.socket_path()) {
+    tierd.start();
+  }
 
   void store(const std::vector<std::string>& keys) {
     const uint64_t before = stored();
@@ -94,6 +97,46 @@ TEST(SharedTiers, TwoHostsShareARedis) {
   TemporaryDirectory directory;
   const RedisProcess redis(directory.path());
   expect_shared(table_of("resp", {{"socket", redis.socket_path()}}));
+}
+
+// Each of two hosts counts all entries of their server: the other host's stores count from the next list on. So the newest
+// entries of both hosts together are within the quota.
+void expect_one_quota(const std::string& table) {
+  constexpr uint64_t kLimit = 8 * (kBlockBytes + 1000);
+  const std::string quotas = "[quotas]\ndefault = \"" + std::to_string(kLimit) + "\"\n";
+  Host one(table, quotas), two(table, quotas);
+  const auto used = [](Host& host) {
+    const auto all = host.tierd.ask(maru::prefetch::kListQuotas);
+    return all["usage"].empty() ? uint64_t(0) : all["usage"][0].value("used_bytes", uint64_t(0));
+  };
+  const auto store = [](Host& host, const std::string& name, int n) {
+    ASSERT_FALSE(host.marud.ask({{"command", "quota.set"}, {"tenant", "a"}, {"soft", 1u << 30}}).contains("refused"));
+    uint64_t tenant = 0;
+    ASSERT_EQ(maru_tenant(host.client, "a", 1, &tenant), 0);
+    for (int i = 0; i < n; ++i)
+      ASSERT_EQ(host.client.store(key_of(name + std::to_string(i), tenant), std::string(kBlockBytes, 'x')), 0);
+    ASSERT_TRUE(wait_until([&] { return host.stored() == uint64_t(n); })) << host.tierd.list().dump();
+  };
+  store(one, "one ", 6);
+  EXPECT_TRUE(wait_until([&] { return used(two) == used(one); })) << "by its list";
+  EXPECT_GT(used(two), 6 * kBlockBytes);
+  store(two, "two ", 6);
+  EXPECT_TRUE(wait_until([&] { return used(two) <= kLimit && used(one) == used(two); }));
+  EXPECT_GT(used(two), 5 * kBlockBytes);
+}
+
+TEST(SharedTiers, OneQuotaHoldsForAllHostsWithABucket) {
+  TemporaryDirectory directory;
+  const S3Process s3(directory.path());
+  expect_one_quota(table_of("s3", s3.options({{"list_every_s", "1"}})));
+  EXPECT_LE(s3.count("objects"), 8u);
+}
+
+TEST(SharedTiers, OneQuotaHoldsForAllHostsWithARedis) {
+  if (!RedisProcess::is_installed()) GTEST_SKIP() << "there is no redis-server";
+  TemporaryDirectory directory;
+  const RedisProcess redis(directory.path());
+  expect_one_quota(table_of("resp", {{"socket", redis.socket_path()}, {"list_every_s", "1"}}));
 }
 
 // An order by marudctl reaches all that a bucket has, whoever stored it.

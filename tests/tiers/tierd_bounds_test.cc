@@ -1,5 +1,5 @@
-// The bounds of maru-tierd beside a real marud: quotas of tenants, bytes a day, pins that hold whole chains, and blocks that a
-// ticket has for itself alone.
+// The bounds of maru-tierd beside a real marud: orders about quotas, bytes a day, pins that hold whole chains, and blocks that
+// a ticket has for itself alone.
 #include "libmaru/prefetch/message.h"
 #include "tests/support/test_client.h"
 #include "tests/tiers/tierd_process.h"
@@ -51,57 +51,6 @@ class TierdBounds : public testing::Test {
   MarudProcess marud_;
   std::unique_ptr<TierdProcess> tierd_;
 };
-
-TEST_F(TierdBounds, UsageOfTenantsIsExactAfterARestart) {
-  // Names of tenants are those that marud has been told.
-  for (const char* name : {"a", "b"})
-    ASSERT_FALSE(marud_.ask({{"command", "quota.set"}, {"tenant", name}, {"soft", 1u << 30}}).contains("refused"));
-  start();
-  TestClient client(marud_.socket_path());
-  store(client, tenant_of(client, "a"), 0, 12);
-  store(client, tenant_of(client, "b"), 0, 5);
-  store(client, 0, 0, 3);
-  ASSERT_TRUE(has_usage("a", 12) && has_usage("b", 5) && has_usage("(none)", 3))
-      << tierd_->ask(maru::prefetch::kListQuotas).dump();
-  const json a = usage("a"), b = usage("b");
-  EXPECT_GT(a["used_bytes"], 12 * kBlockBytes);
-  tierd_->kill();
-  tierd_->start();
-  EXPECT_EQ(usage("a"), a) << "rebuilt from the log";
-  EXPECT_EQ(usage("b"), b);
-  tierd_->stop();
-}
-
-TEST_F(TierdBounds, ATenantKeepsItsNewestEntriesWithinItsQuota) {
-  start(kFileTier, "[quotas]\nfile = \"DIR/quotas\"\n");
-  TestClient client(marud_.socket_path());
-  const uint64_t a = tenant_of(client, "a"), b = tenant_of(client, "b");
-  const uint64_t limit = 8 * (kBlockBytes + 1000);
-  // marud knows neither of the names; maru-tierd knows those that have a limit.
-  const json set = tierd_->ask(maru::prefetch::kSetQuota, json{{"tenant", "a"}, {"bytes", limit}}.dump());
-  ASSERT_EQ(set.value("limit_bytes", uint64_t{0}), limit) << set.dump();
-  store(client, b, 0, 5);
-  store(client, a, 0, 40);
-  ASSERT_TRUE(wait_until([&] { return tierd_->metric("maru_tier_evicted_for_quota_total") > 20; }))
-      << tierd_->ask(maru::prefetch::kListQuotas).dump();
-  EXPECT_TRUE(wait_until([&] { return usage("a")["used_bytes"] <= limit && tierd_->list()["queued"] == 0u; }));
-  EXPECT_GE(usage("a")["entries"], 5u);
-  EXPECT_EQ(usage("id:" + std::to_string(b))["entries"], 5u) << "others are not concerned";
-  // The limit outlives a restart, after which the blocks that the pool has are written again.
-  tierd_->stop();
-  tierd_->start();
-  EXPECT_EQ(usage("a")["limit_bytes"], limit);
-  EXPECT_GE(usage("a")["entries"], 5u);
-  EXPECT_TRUE(wait_until([&] { return usage("a")["used_bytes"] <= limit && tierd_->list()["queued"] == 0u; }));
-  // A lower one holds at once, and without one there is room again.
-  (void)tierd_->ask(maru::prefetch::kSetQuota, json{{"tenant", "a"}, {"bytes", 2 * (kBlockBytes + 1000)}}.dump());
-  EXPECT_TRUE(wait_until([&] { return usage("a")["entries"] <= 2u; }));
-  EXPECT_EQ(tierd_->ask(maru::prefetch::kDropQuota, json{{"tenant", "a"}}.dump()).value("limit_bytes", 1u), 0u);
-  EXPECT_TRUE(tierd_->ask(maru::prefetch::kDropQuota, json{{"tenant", "a"}}.dump()).contains("text"));
-  store(client, a, 40, 60);
-  EXPECT_TRUE(wait_until([&] { return usage("a")["entries"] >= 20u; }));
-  tierd_->stop();
-}
 
 // Engines may open the socket as well, and a quota takes entries of others away.
 TEST_F(TierdBounds, OtherUsersLookAtQuotasByHttpAndChangeNone) {
@@ -279,6 +228,25 @@ TEST_F(TierdTickets, BlocksBeforeAKeyThatIsNowhereAreLoaded) {
     EXPECT_EQ(status.loaded, 3u);
     EXPECT_EQ(status.late, 0u);
   }
+}
+
+// The tier keeps the memory of a load for ever, and with it all that may be in flight. At the deadline of this load the loop
+// tells the ticket that waits for room.
+TEST_F(TierdTickets, ATicketThatWaitsForRoomEndsWithTheLateLoad) {
+  const char* const plugin = std::getenv("MARU_TEST_SCRIPTED_TIER");
+  ASSERT_NE(plugin, nullptr);
+  start("[[tier]]\nname = \"late\"\nkind = \"" + std::string(plugin) +
+            "\"\nload_timeout_ms = 100\n[tier.options]\nname = \"late\"\nhang = \"block 0\"\n",
+        "in_flight = " + std::to_string(kBlockBytes) + "\n[store]\npolicy = \"skip_pool\"\n");
+  TestClient client(marud_.socket_path());
+  put_below(client, 2);
+  Prefetch first(*tierd_, {"block 0"});
+  Prefetch second(*tierd_, {"block 1"});
+  EXPECT_EQ(first.wait(), 0);
+  EXPECT_EQ(first.status().failed, 1u);
+  EXPECT_EQ(second.wait(), 0);
+  EXPECT_EQ(second.status().failed, 1u);
+  EXPECT_EQ(second.status().late, 0u) << "it ended at its own deadline";
 }
 
 TEST_F(TierdTickets, ASegmentedPrefixEndsAtAKeyThatIsNowhere) {

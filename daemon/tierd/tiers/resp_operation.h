@@ -19,6 +19,7 @@ struct RespOperation {
   std::chrono::steady_clock::time_point deadline;
   RespHead head;
   bool has_head = false;
+  bool is_census = false;   // no request: a step of the tier's own census
   size_t answers_left = 0;  // to its commands so far
   uint64_t output_end = 0;  // where these end, in RespOutput
   uint64_t next_chunk = 0;  // for a load: the chunk of the next answer, counted from 1; 0 is the head

@@ -14,7 +14,7 @@ void RespOutput::copy(std::string_view bytes) {
   added_bytes_ += bytes.size();
 }
 
-void RespOutput::add(std::initializer_list<RespWord> words) {
+void RespOutput::add(std::span<const RespWord> words) {
   copy("*" + std::to_string(words.size()) + "\r\n");
   for (const RespWord& word : words) {
     copy("$" + std::to_string(word.bytes.size()) + "\r\n");

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,8 @@ struct RespWord {
 class RespOutput {
  public:
   // One command, "*3 $3 SET ...".
-  void add(std::initializer_list<RespWord> words);
+  void add(std::span<const RespWord> words);
+  void add(std::initializer_list<RespWord> words) { add(std::span(words.begin(), words.size())); }
   // As much as goes without waiting. 0, or -errno: the connection is over.
   int write(int socket);
   bool is_empty() const { return pieces_.empty(); }

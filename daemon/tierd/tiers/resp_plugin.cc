@@ -26,10 +26,12 @@ std::string read_wish(OptionReader& reader, RespWish& wish) {
   wish.timeout_ms = uint32_t(reader.number("timeout_ms", wish.timeout_ms, 1, 600'000));
   wish.chunk_bytes = reader.number("chunk_bytes", wish.chunk_bytes, 4096, 512u << 20);
   wish.depth_bytes = reader.number("depth_bytes", wish.depth_bytes, 4096, 1ull << 40);
+  wish.lists = reader.flag("list", true);
+  wish.list_every_s = uint32_t(reader.number("list_every_s", wish.list_every_s, 0, 1u << 30));
+  wish.list_memory = reader.number("list_memory", wish.list_memory, 64u << 10, 1ull << 40);
   return reader.mistake(
       "host, port, socket, user, password, password_file, database, prefix, ttl_ms, connect_timeout_ms, timeout_ms, "
-      "chunk_bytes or "
-      "depth_bytes");
+      "chunk_bytes, depth_bytes, list, list_every_s or list_memory");
 }
 
 struct RespPlugin {

@@ -19,7 +19,10 @@ namespace maru::tierd {
 namespace {
 
 constexpr std::chrono::milliseconds kPauseMin{100}, kPauseMax{5000};
+constexpr std::chrono::seconds kCountPauseMin{1}, kCountPauseMax{60};  // between lists that fail
 constexpr size_t kRequestsMax = 1024;
+constexpr int kElementsMax = 65536;         // of a list in an answer; the library would allocate any number
+constexpr uint64_t kMemoryOfAnEntry = 256;  // an entry of the catalogue has some more bytes: its room ends before
 
 timeval as_timeval(uint32_t ms) { return {time_t(ms / 1000), suseconds_t(ms % 1000) * 1000}; }
 
@@ -29,16 +32,24 @@ std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.st
 
 void RespTier::CloseContext::operator()(redisContext* context) const { redisFree(context); }
 
-RespTier::RespTier(const RespWish& wish) : wish_(wish) {}
+RespTier::RespTier(const RespWish& wish)
+    : wish_(wish),
+      catalogue_([](const std::string& name) { return name; }, wish.list_memory),
+      census_(wish.prefix, wish.list_memory / kMemoryOfAnEntry, catalogue_,
+              [this](const std::string& key) { return is_changing(key); }) {}
 
 Result<std::unique_ptr<RespTier>> RespTier::open(const RespWish& wish) {
   std::unique_ptr<RespTier> tier(new RespTier(wish));
   tier->wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!tier->wake_.is_open() || !tier->completions_.is_open())
     return failure(EMFILE, "make a descriptor; raise the limit of open files");
-  if (auto connected = tier->connect(); !connected && connected.error().code != ENOTCONN)
-    return tl::unexpected(connected.error());
+  const auto connected = tier->connect();
+  if (!connected && connected.error().code != ENOTCONN) return tl::unexpected(connected.error());
   tier->thread_ = std::thread([raw = tier.get()] { raw->run(); });
+  std::unique_lock lock(tier->mutex_);
+  if (connected && wish.lists)
+    tier->first_count_.wait_for(lock, std::chrono::milliseconds(wish.timeout_ms), [&] { return tier->is_counted_; });
+  lock.unlock();
   return tier;
 }
 
@@ -98,6 +109,10 @@ Result<void> RespTier::connect() {
   replies_.createString = [](const redisReadTask* task, char* bytes, size_t length) {
     return static_cast<RespTier*>(task->privdata)->create_string(task, bytes, length);
   };
+  replies_.createArray = [](const redisReadTask* task, auto elements) {
+    const auto& tier = *static_cast<RespTier*>(task->privdata);
+    return elements > kElementsMax ? nullptr : tier.library_replies_->createArray(task, elements);
+  };
   context_->reader->fn = &replies_;
   context_->reader->privdata = this;
   ::fcntl(context_->fd, F_SETFL, ::fcntl(context_->fd, F_GETFL) | O_NONBLOCK);
@@ -116,7 +131,13 @@ void RespTier::lose(int code, const std::string& why) {
     const std::lock_guard lock(mutex_);
     trouble_ = why;
   }
-  for (auto& operation : std::exchange(waiting_, {})) end(*operation, code);
+  for (auto& operation : std::exchange(waiting_, {}))
+    if (!operation->is_census) end(*operation, code);
+  if (census_.is_under_way()) {
+    census_.abandon();
+    counted();
+  }
+  next_count_ = {};  // it may come back with other entries
 }
 
 void RespTier::run() {
@@ -141,6 +162,7 @@ void RespTier::run() {
       operation->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
       begin(std::move(operation));
     }
+    if (context_ && wish_.lists && !census_.is_under_way() && Clock::now() >= next_count_) count();
     if (context_ && !exchange()) lose(-EIO, "the connection broke: " + broken_);
     if (context_ && !waiting_.empty() && waiting_.front()->deadline < Clock::now())
       lose(-ETIMEDOUT, "the server did not answer in time");
@@ -194,7 +216,10 @@ bool RespTier::take_replies() {
     if (waiting_.empty()) return false;
     RespOperation& operation = *waiting_.front();
     --operation.answers_left;
-    if (std::string trouble = operation.take(*static_cast<redisReply*>(found)); !trouble.empty() || is_in_trouble_) {
+    if (operation.is_census) {
+      census_.take(*static_cast<redisReply*>(found));
+    } else if (std::string trouble = operation.take(*static_cast<redisReply*>(found));
+               !trouble.empty() || is_in_trouble_) {
       is_in_trouble_ = !trouble.empty();
       const std::lock_guard lock(mutex_);
       trouble_ = std::move(trouble);
@@ -205,6 +230,10 @@ bool RespTier::take_replies() {
     // A load or a deletion has seen its head, and asks on: at the end of the line.
     auto ended = std::move(waiting_.front());
     waiting_.pop_front();
+    if (ended->is_census) {
+      census_.is_under_way() ? ask_census() : counted();
+      continue;
+    }
     if (ended->asks_on() && ended->accept_head()) {
       ask(*ended);
       if (ended->answers_left > 0) {
@@ -213,6 +242,59 @@ bool RespTier::take_replies() {
       }
     }
     end(*ended, ended->result);
+  }
+}
+
+// -- the content of the server -------------------------------------------------------------------------------------------
+
+void RespTier::count() {
+  census_.begin();
+  ask_census();
+}
+
+void RespTier::ask_census() {
+  auto step = std::make_unique<RespOperation>();
+  step->is_census = true;
+  step->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
+  step->answers_left = census_.ask(output_);
+  step->output_end = output_.added_bytes();
+  waiting_.push_back(std::move(step));
+}
+
+void RespTier::counted() {
+  const std::string& trouble = census_.trouble();
+  if (trouble.empty()) {
+    next_count_ =
+        wish_.list_every_s > 0 ? Clock::now() + std::chrono::seconds(wish_.list_every_s) : Clock::time_point::max();
+    count_pause_ = kCountPauseMin;
+  } else {
+    next_count_ = Clock::now() + count_pause_;
+    count_pause_ = std::min(count_pause_ * 2, kCountPauseMax);
+  }
+  const std::lock_guard lock(mutex_);
+  list_trouble_ = trouble;
+  is_counted_ = true;
+  first_count_.notify_all();
+}
+
+bool RespTier::is_changing(const std::string& key) const {
+  return std::ranges::any_of(waiting_, [&](const auto& operation) {
+    const bool is_change = !operation->is_census &&
+                           (operation->request.kind == MARU_TIER_STORE || operation->request.kind == MARU_TIER_DELETE);
+    return is_change && operation->key == key;
+  });
+}
+
+// Takes the answer to a request into the catalogue.
+void RespTier::note(const RespOperation& operation, int result) {
+  if (!wish_.lists) return;
+  const bool is_store = operation.request.kind == MARU_TIER_STORE;
+  const bool is_delete = operation.request.kind == MARU_TIER_DELETE;
+  if (result == -ENOENT || (result == 0 && is_delete)) {
+    catalogue_.erase(operation.key);
+  } else if (result == 0) {
+    const uint64_t attributes_bytes = is_store ? operation.request.attributes_bytes : operation.head.attributes.size();
+    catalogue_.put(operation.key, operation.key, about_resp_entry(operation.key, operation.head, attributes_bytes));
   }
 }
 
@@ -245,7 +327,12 @@ void RespTier::begin(std::unique_ptr<RespOperation> operation) {
     waiting_.push_back(std::move(operation));
     return;
   }
-  RespHead head = {request.payload_bytes, request.payload_checksum, wish_.chunk_bytes, request.note,
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  RespHead head = {request.payload_bytes,
+                   request.payload_checksum,
+                   wish_.chunk_bytes,
+                   request.note,
+                   uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(now).count()),
                    std::string(static_cast<const char*>(request.attributes), request.attributes_bytes)};
   if (head.chunks() > kRespChunksMax) return end(*operation, -EFBIG);
   const std::string ttl = std::to_string(wish_.ttl_ms);
@@ -262,6 +349,8 @@ void RespTier::begin(std::unique_ptr<RespOperation> operation) {
         {payload.substr(i * head.chunk_bytes, head.chunk_bytes), true});
   const std::string head_bytes = encode_resp_head(head, operation->key);
   set(resp_head_name(wish_.prefix, operation->key), {head_bytes});
+  head.attributes.clear();
+  operation->head = std::move(head);
   operation->output_end = output_.added_bytes();
   waiting_.push_back(std::move(operation));
 }
@@ -285,6 +374,7 @@ void RespTier::ask(RespOperation& operation) {
 }
 
 void RespTier::end(RespOperation& operation, int result) {
+  note(operation, result);
   {
     const std::lock_guard lock(mutex_);
     bytes_under_way_ -= operation.request.payload_bytes;
@@ -301,12 +391,14 @@ void RespTier::get_properties(maru_tier_properties& ret_properties) const {
   ret_properties = {};
   ret_properties.size = sizeof(ret_properties);
   ret_properties.capabilities = MARU_TIER_KEEPS | MARU_TIER_SURVIVES | MARU_TIER_SHARED | MARU_TIER_BOUNDS_SELF;
+  if (wish_.lists) ret_properties.capabilities |= MARU_TIER_LISTS | MARU_TIER_COUNTS_GROUPS;
   ret_properties.depth_bytes = wish_.depth_bytes;
 }
 
 void RespTier::get_usage(maru_tier_usage& ret_usage) {
   ret_usage = {};
   ret_usage.size = sizeof(ret_usage);
+  if (wish_.lists) catalogue_.get_usage(ret_usage);
   const std::lock_guard lock(mutex_);
   ret_usage.in_flight = requests_under_way_;
 }
@@ -316,7 +408,23 @@ void RespTier::get_health(maru_tier_health& ret_health) {
   ret_health.size = sizeof(ret_health);
   const std::lock_guard lock(mutex_);
   ret_health.is_ready = trouble_.empty();
-  std::snprintf(ret_health.text, sizeof ret_health.text, "%s", trouble_.c_str());
+  std::snprintf(ret_health.text, sizeof ret_health.text, "%s", (trouble_.empty() ? list_trouble_ : trouble_).c_str());
+}
+
+int RespTier::list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const {
+  return wish_.lists ? catalogue_.list(cursor, ret_entries, n) : -EOPNOTSUPP;
+}
+
+void RespTier::get_group(std::string_view name, maru_tier_group& ret_group) const {
+  catalogue_.get_group(name, ret_group);
+}
+
+int RespTier::list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) const {
+  return catalogue_.list_groups(after, ret_groups, n);
+}
+
+int RespTier::list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n) const {
+  return catalogue_.list_oldest(name, ret_entries, n);
 }
 
 }  // namespace maru::tierd

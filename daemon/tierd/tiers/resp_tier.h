@@ -8,12 +8,14 @@
 #pragma once
 
 #include "daemon/tierd/tiers/completions.h"
+#include "daemon/tierd/tiers/resp_census.h"
 #include "daemon/tierd/tiers/resp_operation.h"
 #include "daemon/tierd/tiers/resp_output.h"
 #include "libmaru/base/file_descriptor.h"
 #include "libmaru/base/result.h"
 
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <hiredis/read.h>
 #include <memory>
@@ -37,11 +39,15 @@ struct RespWish {
   uint32_t connect_timeout_ms = 1000, timeout_ms = 5000;
   uint64_t chunk_bytes = 64u << 20;
   uint64_t depth_bytes = 64u << 20;
+  bool lists = true;
+  uint32_t list_every_s = 600;  // 0: once
+  uint64_t list_memory = 512ull << 20;
 };
 
 class RespTier {
  public:
-  // An absent server may come later. A server that refuses the user, the password or the database is an error.
+  // An absent server may come later. A server that refuses the user, the password or the database is an error. The first list
+  // is complete when this returns, unless it takes longer than an operation may: then it goes on beside them.
   static Result<std::unique_ptr<RespTier>> open(const RespWish& wish);
   ~RespTier();
   RespTier(const RespTier&) = delete;
@@ -52,6 +58,10 @@ class RespTier {
   void get_properties(maru_tier_properties& ret_properties) const;
   void get_usage(maru_tier_usage& ret_usage);
   void get_health(maru_tier_health& ret_health);
+  int list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const;
+  void get_group(std::string_view name, maru_tier_group& ret_group) const;
+  int list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) const;
+  int list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n) const;
 
  private:
   struct CloseContext {
@@ -71,24 +81,34 @@ class RespTier {
   bool take_replies();
   void* create_string(const redisReadTask* task, char* bytes, size_t length);
   void end(RespOperation& operation, int result);
+  void note(const RespOperation& operation, int result);
   void lose(int code, const std::string& why);
+  void count();  // the server's entries
+  void ask_census();
+  void counted();
+  bool is_changing(const std::string& key) const;
 
   const RespWish wish_;
   Completions completions_;
+  Catalogue catalogue_;
   FileDescriptor wake_;
   std::thread thread_;
 
-  std::mutex mutex_;  // of the next five
+  std::mutex mutex_;  // of the next seven
+  std::condition_variable first_count_;
   std::deque<maru_tier_request> queue_;
   uint64_t bytes_under_way_ = 0, requests_under_way_ = 0;
-  std::string trouble_ = "not connected yet";
-  bool is_stopping_ = false;
+  std::string trouble_ = "not connected yet", list_trouble_;
+  bool is_stopping_ = false, is_counted_ = false;
 
   // The thread's.
   std::unique_ptr<redisContext, CloseContext> context_;
   std::deque<std::unique_ptr<RespOperation>> waiting_;          // in the order of their answers
   redisReplyObjectFunctions replies_ = {};                      // the library's, and one of our own
   const redisReplyObjectFunctions* library_replies_ = nullptr;  // its own
+  RespCensus census_;
+  Clock::time_point next_count_ = {};
+  std::chrono::seconds count_pause_{1};
   RespOutput output_;
   std::vector<char> input_ = std::vector<char>(kInputBytes);
   std::string broken_;          // why the connection is over

@@ -1,5 +1,7 @@
 #include "daemon/tierd/tiers/resp_value.h"
 
+#include "maru/tier.h"
+
 #include <array>
 #include <cstring>
 #include <type_traits>
@@ -10,15 +12,24 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '1'};
+constexpr uint64_t kRespPayloadBytesMax = 1ull << 50;  // sums of them do not overflow
+constexpr std::array<char, 8> kMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '2'};
 
 struct Fixed {
   std::array<char, 8> magic;
-  uint64_t payload_bytes, payload_checksum, chunk_bytes, note;
+  uint64_t payload_bytes, payload_checksum, chunk_bytes, note, stored_us;
   uint32_t key_bytes, attributes_bytes;
   uint64_t checksum;  // of all, with this field 0
 };
-static_assert(sizeof(Fixed) == 56 && std::has_unique_object_representations_v<Fixed>);
+static_assert(sizeof(Fixed) == kRespFixedBytes && std::has_unique_object_representations_v<Fixed>);
+
+RespHead head_of(const Fixed& fixed) {
+  return {fixed.payload_bytes, fixed.payload_checksum, fixed.chunk_bytes, fixed.note, fixed.stored_us, {}};
+}
+
+bool has_bounds(const RespHead& head) {
+  return head.payload_bytes == 0 || (head.chunk_bytes > 0 && head.chunks() <= kRespChunksMax);
+}
 
 }  // namespace
 
@@ -35,13 +46,8 @@ std::string resp_chunk_name(std::string_view prefix, std::string_view key, uint6
 }
 
 std::string encode_resp_head(const RespHead& head, std::string_view key) {
-  Fixed fixed = {kMagic,
-                 head.payload_bytes,
-                 head.payload_checksum,
-                 head.chunk_bytes,
-                 head.note,
-                 uint32_t(key.size()),
-                 uint32_t(head.attributes.size()),
+  Fixed fixed = {kMagic,    head.payload_bytes, head.payload_checksum, head.chunk_bytes,
+                 head.note, head.stored_us,     uint32_t(key.size()),  uint32_t(head.attributes.size()),
                  0};
   std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof fixed);
   bytes.append(key).append(head.attributes);
@@ -61,10 +67,22 @@ std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_vie
   std::string copy(bytes);
   std::memset(copy.data() + offsetof(Fixed, checksum), 0, sizeof fixed.checksum);
   if (XXH3_64bits(copy.data(), copy.size()) != fixed.checksum) return std::nullopt;
-  RespHead head = {fixed.payload_bytes, fixed.payload_checksum, fixed.chunk_bytes, fixed.note,
-                   std::string(bytes.substr(sizeof fixed + key.size()))};
-  if (head.payload_bytes > 0 && (head.chunk_bytes == 0 || head.chunks() > kRespChunksMax)) return std::nullopt;
-  return head;
+  RespHead head = head_of(fixed);
+  head.attributes = bytes.substr(sizeof fixed + key.size());
+  return has_bounds(head) ? std::optional(std::move(head)) : std::nullopt;
+}
+
+std::optional<RespHead> decode_resp_numbers(std::string_view bytes, std::string_view key,
+                                            uint32_t& ret_attributes_bytes) {
+  Fixed fixed;
+  if (bytes.size() < sizeof fixed) return std::nullopt;
+  std::memcpy(&fixed, bytes.data(), sizeof fixed);
+  if (fixed.magic != kMagic || fixed.key_bytes != key.size() ||
+      fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX || fixed.payload_bytes > kRespPayloadBytesMax)
+    return std::nullopt;
+  RespHead head = head_of(fixed);
+  ret_attributes_bytes = fixed.attributes_bytes;
+  return has_bounds(head) ? std::optional(std::move(head)) : std::nullopt;
 }
 
 }  // namespace maru::tierd

@@ -20,9 +20,12 @@ struct RespHead {
   uint64_t payload_checksum = 0;
   uint64_t chunk_bytes = 0;
   uint64_t note = 0;
+  uint64_t stored_us = 0;  // Unix microseconds of the host that stored it: the order of ages
   std::string attributes;
 
-  uint64_t chunks() const { return chunk_bytes == 0 ? 0 : (payload_bytes + chunk_bytes - 1) / chunk_bytes; }
+  uint64_t chunks() const {
+    return chunk_bytes == 0 ? 0 : payload_bytes / chunk_bytes + (payload_bytes % chunk_bytes != 0);
+  }
 };
 
 inline constexpr uint64_t kRespChunksMax = 1u << 16;
@@ -32,5 +35,11 @@ std::string resp_chunk_name(std::string_view prefix, std::string_view key, uint6
 std::string encode_resp_head(const RespHead& head, std::string_view key);
 // Nothing: these bytes are no head of this key.
 std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_view key);
+
+// The beginning of a head has its numbers, and no proof: enough to count the entry. `ret_attributes_bytes`: their length; the
+// attributes themselves are left out.
+inline constexpr size_t kRespFixedBytes = 64;
+std::optional<RespHead> decode_resp_numbers(std::string_view bytes, std::string_view key,
+                                            uint32_t& ret_attributes_bytes);
 
 }  // namespace maru::tierd

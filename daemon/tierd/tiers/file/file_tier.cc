@@ -1,6 +1,7 @@
 #include "daemon/tierd/tiers/file/file_tier.h"
 
 #include "daemon/tierd/tiers/file/aligned_bytes.h"
+#include "daemon/tierd/tiers/groups.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -30,14 +31,6 @@ void write_listed(const LogEntry& entry, maru_tier_entry& ret_entry) {
   ret_entry.payload_bytes = entry.payload_bytes;
   ret_entry.note = entry.note;
   std::memcpy(ret_entry.key, entry.key.data(), entry.key.size());
-}
-
-void write_group(std::string_view name, const GroupCount& count, maru_tier_group& ret_group) {
-  ret_group = {};
-  ret_group.entries = count.entries;
-  ret_group.entry_bytes = count.bytes;
-  ret_group.name_bytes = uint32_t(name.size());
-  copy_bytes(ret_group.name, name.data(), name.size());
 }
 
 }  // namespace
@@ -387,17 +380,17 @@ int FileTier::list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) {
 void FileTier::get_group(std::string_view name, maru_tier_group& ret_group) {
   const Lock lock(mutex_);
   const auto found = table_.groups().find(name);
-  write_group(name, found == table_.groups().end() ? GroupCount{} : found->second, ret_group);
+  const GroupCount count = found == table_.groups().end() ? GroupCount{} : found->second;
+  write_group(name, count.entries, count.bytes, ret_group);
 }
 
 int FileTier::list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) {
   const Lock lock(mutex_);
   const auto& groups = table_.groups();
-  auto next = !after
-                  ? groups.begin()
-                  : groups.upper_bound(std::string_view(reinterpret_cast<const char*>(after->name), after->name_bytes));
+  auto next = after ? groups.upper_bound(name_of(*after)) : groups.begin();
   size_t listed = 0;
-  for (; next != groups.end() && listed < n; ++next) write_group(next->first, next->second, ret_groups[listed++]);
+  for (; next != groups.end() && listed < n; ++next)
+    write_group(next->first, next->second.entries, next->second.bytes, ret_groups[listed++]);
   return int(listed);
 }
 

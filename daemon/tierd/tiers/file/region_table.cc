@@ -1,5 +1,7 @@
 #include "daemon/tierd/tiers/file/region_table.h"
 
+#include "daemon/tierd/tiers/groups.h"
+
 #include <utility>
 
 namespace maru::tierd {
@@ -46,11 +48,6 @@ std::optional<uint32_t> RegionTable::oldest_closed() const {
     if (regions_[i].state == RegionState::kClosed && (!oldest || regions_[i].sequence < regions_[*oldest].sequence))
       oldest = i;
   return oldest && regions_[*oldest].writes == 0 ? oldest : std::nullopt;
-}
-
-std::string_view group_of(std::string_view key) {
-  const size_t bytes = key.size() < 2 ? 0 : static_cast<unsigned char>(key[1]);
-  return key.size() < 2 + bytes ? std::string_view() : key.substr(2, bytes);
 }
 
 void RegionTable::count(const LogEntry& entry, int sign) {

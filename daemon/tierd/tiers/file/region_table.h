@@ -55,7 +55,6 @@ struct GroupCount {
   uint64_t entries = 0;
   uint64_t bytes = 0;
 };
-std::string_view group_of(std::string_view key);
 
 class RegionTable {
  public:

@@ -106,8 +106,12 @@ void Transfers::write(Transfer transfer) {
 
 bool Transfers::may_write_more(const std::unique_lock<std::mutex>&, uint64_t bytes) const {
   if (write_bytes_running_ == 0) return true;
-  const bool has_reads = reads_running_ > 0 || !reads_.empty();
-  return write_bytes_running_ + bytes <= (has_reads ? limits_.write_bytes_beside_reads : limits_.write_bytes);
+  return write_bytes_running_ + bytes <= (has_reads() ? limits_.write_bytes_beside_reads : limits_.write_bytes);
+}
+
+// Each write that ends looks again, so writes need no other sign that a moment is over.
+bool Transfers::has_reads() const {
+  return reads_running_ > 0 || !reads_.empty() || std::chrono::steady_clock::now() - last_read_ < limits_.reads_moment;
 }
 
 // As many as may be under way. Without a ring the readers write, too.
@@ -216,7 +220,12 @@ void Transfers::run_reader() {
     transfer.done(move(transfer, is_write));
     transfer.done = nullptr;  // before the lock: its captures may be large
     lock.lock();
-    is_write ? void(write_bytes_running_ -= bytes) : void(--reads_running_);
+    if (is_write) {
+      write_bytes_running_ -= bytes;
+    } else {
+      --reads_running_;
+      last_read_ = std::chrono::steady_clock::now();
+    }
     if (!writes_.empty()) start_writes(lock);
   }
 }

@@ -5,8 +5,9 @@
 // process is gone. A thread that reads with O_DIRECT waits inside the kernel, where no signal reaches it, so the process is not
 // gone before the device has answered. A late write only reads memory: its record then does not verify, which is a miss.
 //
-// Reads go before writes: at most `write_bytes` of writes are under way, and `write_bytes_beside_reads` while reads wait or
-// run.
+// Reads go before writes: at most `write_bytes` of writes are under way, and `write_bytes_beside_reads` while reads wait, run,
+// or have run a moment ago. A user that waits for one read often wants the next one: the device would have begun with many
+// writes in between.
 //
 // Threads: any thread starts transfers. Callbacks come from threads of this class, with none of its locks held.
 #pragma once
@@ -14,6 +15,7 @@
 #include "libmaru/base/result.h"
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -42,6 +44,7 @@ struct TransferLimits {
   uint32_t readers = 16;
   uint64_t write_bytes = 64u << 20;
   uint64_t write_bytes_beside_reads = 2u << 20;
+  std::chrono::milliseconds reads_moment{10};  // after a read, in which it counts as running
   bool use_ring = true;
 };
 
@@ -66,6 +69,7 @@ class Transfers {
   // Moves all bytes, one call after the other; 0 or -errno.
   int move(Transfer& transfer, bool is_write) const;
   bool may_write_more(const std::unique_lock<std::mutex>&, uint64_t bytes) const;
+  bool has_reads() const;
   void start_writes(std::unique_lock<std::mutex>& lock);
   bool submit_write(Write& write);
   void finish_write(std::unique_ptr<Write> write, int result);
@@ -78,6 +82,7 @@ class Transfers {
   std::deque<Transfer> reads_, writes_;
   uint32_t reads_running_ = 0, writes_in_ring_ = 0;
   uint64_t write_bytes_running_ = 0;
+  std::chrono::steady_clock::time_point last_read_ = {};  // when one ended
   bool is_stopping_ = false;
   bool has_ring_ = false;
   io_uring ring_ = {};

@@ -38,10 +38,13 @@ std::optional<S3Headers::Range> range_in(std::string_view text) {
   return S3Headers::Range{*first, *last, *total};
 }
 
-// "Fri, 24 May 2013 00:00:00 GMT". The program sets no locale, so months have these names.
-std::optional<int64_t> date_in(std::string_view text) {
+// The program sets no locale, so months have English names.
+constexpr const char* kHeaderTime = "%a, %d %b %Y %H:%M:%S GMT";  // "Fri, 24 May 2013 00:00:00 GMT"
+constexpr const char* kListTime = "%Y-%m-%dT%H:%M:%S";            // "2013-05-24T00:00:00.000Z", without its fraction
+
+std::optional<int64_t> date_in(std::string_view text, const char* form) {
   std::tm parts = {};
-  const char* const end = strptime(std::string(text).c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  const char* const end = strptime(std::string(text).c_str(), form, &parts);
   if (!end) return std::nullopt;
   return timegm(&parts);
 }
@@ -130,7 +133,8 @@ void take_header_line(std::string_view line, S3Headers& headers) {
   if (name == "x-amz-bucket-region") headers.region = shown(std::string(value));
   if (name == "retry-after")
     headers.retry_after_s = uint32_t(std::min<uint64_t>(number_in(value).value_or(0), kRetryAfterMax));
-  if (name == "date") headers.date = date_in(value);
+  if (name == "date") headers.date = date_in(value, kHeaderTime);
+  if (name == "last-modified") headers.modified = date_in(value, kHeaderTime);
 }
 
 S3Error parse_s3_error(std::string_view xml) {
@@ -147,7 +151,8 @@ std::optional<S3Listing> parse_s3_listing(std::string_view xml) {
   std::string_view rest = *result;
   while (const auto object = element(rest, "Contents", &rest)) {
     const auto bytes = number_in(text_of(*object, "Size"));
-    if (bytes) listing.objects.push_back({text_of(*object, "Key"), *bytes});
+    const auto modified = date_in(text_of(*object, "LastModified"), kListTime);
+    if (bytes) listing.objects.push_back({text_of(*object, "Key"), *bytes, modified.value_or(0)});
   }
   if (text_of(*result, "IsTruncated") != "true") return listing;
   listing.next = text_of(*result, "NextContinuationToken");

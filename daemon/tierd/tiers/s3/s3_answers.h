@@ -17,9 +17,10 @@ struct S3Headers {
     uint64_t first, last, total;
   };
   std::optional<Range> range;
-  std::string etag, region;     // region: x-amz-bucket-region
-  uint32_t retry_after_s = 0;   // at most an hour; 0: not said
-  std::optional<int64_t> date;  // Unix seconds, of the server's clock
+  std::string etag, region;         // region: x-amz-bucket-region
+  uint32_t retry_after_s = 0;       // at most an hour; 0: not said
+  std::optional<int64_t> date;      // Unix seconds, of the server's clock
+  std::optional<int64_t> modified;  // likewise, when the object was written
 };
 
 // Takes one line, as it came; ignores unknown headers.
@@ -38,6 +39,7 @@ struct S3Listing {
   struct Object {
     std::string name;
     uint64_t bytes;
+    int64_t modified;  // Unix seconds, of the server's clock; 0: the list does not say
   };
   std::vector<Object> objects;
   std::string next;  // the token that continues; empty: this is the end

@@ -1,8 +1,22 @@
 #include "daemon/tierd/tiers/s3/s3_census.h"
 
+#include "daemon/tierd/tiers/groups.h"
+
 #include <cerrno>
 
 namespace maru::tierd {
+
+Catalogue::About about_s3_entry(std::string_view key, const S3Head& head, int64_t modified) {
+  Catalogue::About about;
+  about.group = group_of(key);
+  about.entry_bytes = head.payload_bytes + head.attributes_bytes;
+  about.physical_bytes = head.object_bytes();
+  about.written = modified;
+  about.has_details = true;
+  about.note = head.note;
+  about.attributes_bytes = head.attributes_bytes;
+  return about;
+}
 
 void S3Census::begin(std::function<void(const Outcome&)> ended) {
   ended_ = std::move(ended);
@@ -60,7 +74,16 @@ bool S3Census::take_objects(const std::vector<S3Listing::Object>& objects) {
   if (objects.size() >= objects_left_) return false;
   objects_left_ -= objects.size() + 1;
   bool has_room = true;
-  for (const S3Listing::Object& object : objects) has_room &= catalogue_.listed(object.name, object.bytes);
+  for (const S3Listing::Object& object : objects) {
+    auto named = parse_s3_object_name(wish_.prefix, object.name);
+    if (!named || object.bytes < kS3FixedBytes + named->key_bytes) continue;  // not of ours, or no entry
+    Catalogue::About about;
+    about.group = std::move(named->group);
+    about.entry_bytes = object.bytes - kS3FixedBytes - named->key_bytes;
+    about.physical_bytes = object.bytes;
+    about.written = object.modified;
+    has_room &= catalogue_.listed(object.name, about);
+  }
   return has_room;
 }
 
@@ -78,8 +101,9 @@ void S3Census::end_list(const Outcome& outcome) {
 }
 
 void S3Census::read_next_head() {
-  const auto [name, key_bytes] = catalogue_.next_nameless(&nameless_cursor_);
-  if (!name.empty()) read_head(name, key_bytes);
+  const std::string name = catalogue_.next_nameless(&nameless_cursor_);
+  if (name.empty()) return;
+  if (const auto named = parse_s3_object_name(wish_.prefix, name)) read_head(name, named->key_bytes);
 }
 
 void S3Census::read_head(const std::string& name, uint32_t key_bytes) {
@@ -96,13 +120,13 @@ void S3Census::read_head(const std::string& name, uint32_t key_bytes) {
     head->append(piece.substr(0, bytes - head->size()));
     return head->size() < bytes || piece.empty();
   };
-  call.done = [this, head, name](Outcome&) {
+  call.done = [this, head, name](Outcome& outcome) {
     --heads_open_;
     const std::string key = head->size() > kS3FixedBytes ? head->substr(kS3FixedBytes) : std::string();
     S3Head found;
     if (!key.empty() && s3_object_name(wish_.prefix, key) == name &&
         decode_s3_head(*head, key, found) == HeadVerdict::kWhole)
-      catalogue_.put(name, key, found);
+      catalogue_.put(name, key, about_s3_entry(key, found, outcome.headers.modified.value_or(0)));
     read_next_head();
   };
   client_.start(std::move(call));

@@ -4,10 +4,14 @@
 // Threads: the client's.
 #pragma once
 
-#include "daemon/tierd/tiers/s3/s3_catalogue.h"
+#include "daemon/tierd/tiers/catalogue.h"
 #include "daemon/tierd/tiers/s3/s3_client.h"
+#include "daemon/tierd/tiers/s3/s3_object.h"
 
 namespace maru::tierd {
+
+// An entry as the catalogue counts it. `modified`: Unix seconds of the server's clock; 0: not known.
+Catalogue::About about_s3_entry(std::string_view key, const S3Head& head, int64_t modified);
 
 struct CensusWish {
   std::string prefix;
@@ -20,7 +24,7 @@ class S3Census {
  public:
   using Outcome = S3Call::Outcome;
 
-  S3Census(const CensusWish& wish, S3Client& client, S3Catalogue& catalogue)
+  S3Census(const CensusWish& wish, S3Client& client, Catalogue& catalogue)
       : wish_(wish), client_(client), catalogue_(catalogue) {}
 
   // Not while one is under way. `ended`: the first outcome that was no success, or a success; E2BIG: the bucket has more than
@@ -41,7 +45,7 @@ class S3Census {
 
   const CensusWish wish_;
   S3Client& client_;
-  S3Catalogue& catalogue_;
+  Catalogue& catalogue_;
   std::function<void(const Outcome&)> ended_;
   size_t lists_open_ = 0, heads_open_ = 0;
   uint64_t nameless_cursor_ = 0, objects_left_ = 0;

@@ -1,5 +1,6 @@
 #include "daemon/tierd/tiers/s3/s3_object.h"
 
+#include "daemon/tierd/tiers/groups.h"
 #include "daemon/tierd/tiers/s3/sigv4.h"
 #include "maru/tier.h"
 
@@ -103,7 +104,11 @@ std::string s3_object_name(std::string_view prefix, std::string_view key) {
   std::string name(prefix);
   name.append(digest, 0, 2).append("/");
   if (key.size() <= kNamedKeyBytesMax) return name.append("k").append(base64url(key));
-  return name.append("h").append(digest).append("-").append(std::to_string(key.size()));
+  const std::string_view group = group_of(key);
+  const bool has_group = !group.empty() && group.size() <= kNamedGroupBytesMax;
+  name.append(has_group ? "g" : "h").append(digest).append("-").append(std::to_string(key.size()));
+  if (has_group) name.append("-").append(base64url(group));
+  return name;
 }
 
 std::optional<NamedEntry> parse_s3_object_name(std::string_view prefix, std::string_view name) {
@@ -116,12 +121,20 @@ std::optional<NamedEntry> parse_s3_object_name(std::string_view prefix, std::str
     auto key = from_base64url(rest);
     if (!key || key->empty() || key->size() > kNamedKeyBytesMax) return std::nullopt;
     entry.key_bytes = uint32_t(key->size());
+    entry.group = group_of(*key);
     entry.key = std::move(*key);
     if (s3_object_name(prefix, entry.key) != name) return std::nullopt;
     return entry;
   }
-  if (form != 'h' || rest.size() < kDigestBytes + 2 || rest[kDigestBytes] != '-') return std::nullopt;
-  const std::string_view length = rest.substr(kDigestBytes + 1);
+  if ((form != 'h' && form != 'g') || rest.size() < kDigestBytes + 2 || rest[kDigestBytes] != '-') return std::nullopt;
+  std::string_view length = rest.substr(kDigestBytes + 1);
+  if (form == 'g') {
+    const size_t dash = length.find('-');
+    auto group = dash == std::string_view::npos ? std::nullopt : from_base64url(length.substr(dash + 1));
+    if (!group || group->empty() || group->size() > kNamedGroupBytesMax) return std::nullopt;
+    entry.group = std::move(*group);
+    length = length.substr(0, dash);
+  }
   const auto read = std::from_chars(length.data(), length.data() + length.size(), entry.key_bytes);
   if (read.ec != std::errc() || read.ptr != length.data() + length.size() || entry.key_bytes <= kNamedKeyBytesMax ||
       entry.key_bytes > MARU_TIER_KEY_BYTES_MAX)

@@ -6,11 +6,12 @@
 // Fixed fields and key are the head. It proves itself, and has checksums of the rest. The key alone tells where the payload
 // begins, so ranges of it are read side by side, straight into the memory of a request.
 //
-// The name of the object has the key, or the digest and length of a long key. So a list of names and sizes is enough to know
-// every entry's size:
+// The name of the object has the key, or the digest and length of a long key, with its group (maru/tier.h). So a list of names
+// tells the size and the tenant of every entry.
 //
-//   PREFIX hh/k BASE64URL(key)            up to kNamedKeyBytesMax bytes of key
-//   PREFIX hh/h HEX(SHA-256(key)) - LENGTH
+//   PREFIX hh/k BASE64URL(key)                                  up to kNamedKeyBytesMax bytes of key
+//   PREFIX hh/g HEX(SHA-256(key)) - LENGTH - BASE64URL(group)   longer ones of a group of 1 to kNamedGroupBytesMax bytes
+//   PREFIX hh/h HEX(SHA-256(key)) - LENGTH                      longer ones of no group; the head tells of a longer group
 //
 // `hh` are two hex digits of the digest: S3 divides a busy bucket by the beginnings of names, and 16 lists run side by side.
 // Names have letters, digits, "-._~/" only. These need no encoding in a URL, which signers do not agree upon.
@@ -24,6 +25,8 @@
 namespace maru::tierd {
 
 inline constexpr size_t kNamedKeyBytesMax = 180;  // 240 characters: some servers keep a part of a name as a file's name
+inline constexpr size_t kNamedGroupBytesMax =
+    120;  // 160 characters beside the digest; maru-tierd's have 65 bytes at most
 inline constexpr size_t kS3FixedBytes = 56;
 inline constexpr uint64_t kS3ObjectBytesMax = 5ull << 30;  // of one request, in S3
 
@@ -54,7 +57,8 @@ std::string s3_object_name(std::string_view prefix, std::string_view key);
 
 struct NamedEntry {
   std::string key;         // empty: the name has a digest only
-  uint32_t key_bytes = 0;  // in both cases
+  std::string group;       // as far as the name tells it
+  uint32_t key_bytes = 0;  // in any case
 };
 // Nothing: no entry has this name.
 std::optional<NamedEntry> parse_s3_object_name(std::string_view prefix, std::string_view name);

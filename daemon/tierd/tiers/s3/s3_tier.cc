@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 
 namespace maru::tierd {
 
@@ -43,7 +44,12 @@ Result<std::unique_ptr<S3Tier>> S3Tier::open(const S3Wish& wish) {
 
 S3Tier::S3Tier(const S3Wish& wish, std::unique_ptr<S3Client> client)
     : wish_(wish),
-      catalogue_(wish.prefix, wish.list_memory),
+      catalogue_(
+          [prefix = wish.prefix](const std::string& name) {
+            auto named = parse_s3_object_name(prefix, name);
+            return named ? std::move(named->key) : std::string();
+          },
+          wish.list_memory),
       client_(std::move(client)),
       census_(
           {wish.prefix, wish.lists, std::chrono::milliseconds(wish.timeout_ms), wish.list_memory / kMemoryOfAnObject},
@@ -161,7 +167,9 @@ void S3Tier::take_head(const Shared& operation, const Outcome& outcome) {
   if (outcome.result != 0) return operation->fail(outcome.result);
   operation->judge_head();
   if (operation->has_head && total_of(outcome) != operation->head.object_bytes()) operation->fail(-EBADMSG);
-  if (operation->result == 0) catalogue_.put(operation->name, operation->key, operation->head);
+  if (operation->result == 0)
+    catalogue_.put(operation->name, operation->key,
+                   about_s3_entry(operation->key, operation->head, outcome.headers.modified.value_or(0)));
 }
 
 void S3Tier::load(const Shared& operation) {
@@ -232,7 +240,9 @@ void S3Tier::store(const Shared& operation, bool is_conditional) {
 
 void S3Tier::stored(const Shared& operation, const Outcome& outcome, bool is_conditional) {
   note(outcome);
-  if (outcome.result == 0) catalogue_.put(operation->name, operation->key, operation->head);
+  if (outcome.result == 0)
+    catalogue_.put(operation->name, operation->key,
+                   about_s3_entry(operation->key, operation->head, outcome.headers.date.value_or(std::time(nullptr))));
   if (outcome.result != -EEXIST || !is_conditional) return end(*operation, outcome.result);
   // Another host was first. With the same entry, which is the rule, all is done; else this one replaces it.
   const auto other = std::make_shared<S3Operation>();
@@ -286,7 +296,7 @@ void S3Tier::get_properties(maru_tier_properties& ret_properties) const {
   ret_properties = {};
   ret_properties.size = sizeof(ret_properties);
   ret_properties.capabilities = MARU_TIER_KEEPS | MARU_TIER_SURVIVES | MARU_TIER_SHARED;
-  if (wish_.lists) ret_properties.capabilities |= MARU_TIER_LISTS;
+  if (wish_.lists) ret_properties.capabilities |= MARU_TIER_LISTS | MARU_TIER_COUNTS_GROUPS;
   ret_properties.entry_bytes_max =
       kS3ObjectBytesMax - kS3FixedBytes - MARU_TIER_KEY_BYTES_MAX - MARU_TIER_ATTRIBUTES_BYTES_MAX;
   ret_properties.depth_bytes = wish_.depth_bytes;
@@ -311,6 +321,18 @@ void S3Tier::get_health(maru_tier_health& ret_health) {
 
 int S3Tier::list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const {
   return wish_.lists ? catalogue_.list(cursor, ret_entries, n) : -EOPNOTSUPP;
+}
+
+void S3Tier::get_group(std::string_view name, maru_tier_group& ret_group) const {
+  catalogue_.get_group(name, ret_group);
+}
+
+int S3Tier::list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) const {
+  return catalogue_.list_groups(after, ret_groups, n);
+}
+
+int S3Tier::list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n) const {
+  return catalogue_.list_oldest(name, ret_entries, n);
 }
 
 }  // namespace maru::tierd

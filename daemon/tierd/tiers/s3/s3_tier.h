@@ -49,6 +49,9 @@ class S3Tier {
   void get_usage(maru_tier_usage& ret_usage);
   void get_health(maru_tier_health& ret_health);
   int list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const;
+  void get_group(std::string_view name, maru_tier_group& ret_group) const;
+  int list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) const;
+  int list_oldest(std::string_view name, maru_tier_entry* ret_entries, size_t n) const;
 
  private:
   using Shared = std::shared_ptr<S3Operation>;
@@ -72,7 +75,7 @@ class S3Tier {
 
   const S3Wish wish_;
   Completions completions_;
-  S3Catalogue catalogue_;
+  Catalogue catalogue_;
   std::unique_ptr<S3Client> client_;
   S3Census census_;
   std::thread thread_;
