@@ -20,7 +20,7 @@ LAYOUTS = {  # of a layer, whose bytes are numbers of this kind
     "keys and values in a block": ((BLOCKS, 2, 4, 2, 8), torch.bfloat16),
     "latent": ((BLOCKS, 4, 9), torch.bfloat16),
     "no whole number of which is a page": ((2, BLOCKS, 4, 2, 12), torch.float32),
-    "one byte": ((BLOCKS, 2, 3, 5), torch.uint8),
+    "one byte": ((BLOCKS, 3, 5), torch.uint8),
 }
 A, B, C = [3, 4, 5, 6], [20, 1, 17, 9], [0, 23, 11, 10]
 
@@ -29,10 +29,10 @@ class Kv:
     """A KV cache of three layers, the last of which has two names."""
 
     def __init__(self, runtime, layout, seed):
-        shapes = [LAYOUTS[layout]] * 3 if layout in LAYOUTS else list(LAYOUTS.values())[-3:]
+        kinds = [layout] * 3 if layout in LAYOUTS else ["one byte", "keys and values in a block", "latent"]
         torch.manual_seed(seed)
         self.tensors = [torch.randint(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), dtype=torch.uint8).view(dtype)
-                        for shape, dtype in shapes]
+                        for shape, dtype in map(LAYOUTS.get, kinds)]
         self.layers = PagedLayers({**dict(zip("abc", self.tensors)), "d": self.tensors[2]}, BLOCKS)
         self.copies = DeviceCopies(self.layers.by_block, runtime, PER_CHUNK)
         self.nbytes = PER_CHUNK * self.layers.block_bytes
