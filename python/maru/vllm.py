@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional
 
@@ -156,7 +157,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._allocated: list[RequestPlan] = []  # to be loaded in the next step
         self._given: list[int] = []  # blocks that requests have got since the last step
         self._loading: list[tuple[int, set[int]]] = []  # steps and the blocks that they load
-        self._under_way: list[tuple[int, list[list[int]]]] = []  # steps and the blocks of each request in them
+        self._under_way: deque[tuple[int, list[list[int]]]] = deque()  # steps and the blocks of each request in them
         self._pace = ComputePace(self._chunk_tokens, self._depth)
         # A worker's.
         self._layers: Optional[PagedLayers] = None
@@ -433,15 +434,18 @@ class MaruConnector(KVConnectorBase_V1):
         given, self._given = self._given, []
         metadata = StepMetadata(epoch=self._epoch, written=given if _SAYS_WHICH_BLOCKS else None)
         # What was loaded in steps of which the outcome must be known by now.
-        self._loading = [(step, blocks) for step, blocks in self._loading if self._step - step < self._depth]
-        self._under_way = [(step, lists) for step, lists in self._under_way if self._step - step < self._depth]
-        scheduled: list[tuple[str, int]] = []
+        if self._loading:
+            self._loading = [(step, blocks) for step, blocks in self._loading if self._step - step < self._depth]
+        while self._under_way and self._step - self._under_way[0][0] >= self._depth:
+            self._under_way.popleft()
+        scheduled: list[tuple[RequestPlan, int]] = []  # and its tokens that are computed after the step
+        tokens = scheduler_output.num_scheduled_tokens
         for new in scheduler_output.scheduled_new_reqs:
             given += new.block_ids[0]
             plan = self._requests.get(new.req_id)
             if plan is not None:
                 plan.blocks = list(new.block_ids[0])
-                scheduled.append((new.req_id, new.num_computed_tokens))
+                scheduled.append((plan, new.num_computed_tokens + tokens[new.req_id]))
         cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for i, request_id in enumerate(cached.req_ids):
@@ -453,18 +457,18 @@ class MaruConnector(KVConnectorBase_V1):
             if request_id in resumed:
                 plan.blocks = []
             plan.blocks += added[0] if added else []
-            scheduled.append((request_id, cached.num_computed_tokens[i]))
+            scheduled.append((plan, cached.num_computed_tokens[i] + tokens[request_id]))
         self._distrust_preempted()
-        for plan in [*self._allocated, *(self._requests[request_id] for request_id, _ in scheduled)]:
+        for plan in self._allocated:
             self._add_load(plan, metadata)
         self._allocated.clear()
-        if self._stores:
-            for request_id, computed in scheduled:
-                self._add_store(self._requests[request_id], computed + scheduler_output.num_scheduled_tokens[request_id],
-                                metadata)
+        for plan, _ in scheduled:
+            self._add_load(plan, metadata)
+        for plan, computed in scheduled if self._stores else ():  # after all loads of the step
+            self._add_store(plan, computed, metadata)
         if self._loads and not self._apart and scheduled:
             # A list grows with its request, and is another one after the request was preempted.
-            self._under_way.append((self._step, [self._requests[request_id].blocks for request_id, _ in scheduled]))
+            self._under_way.append((self._step, [plan.blocks for plan, _ in scheduled]))
         for plan in self._requests.values():
             if plan.held and self._step - plan.held_since > self._depth:
                 plan.let_go()
