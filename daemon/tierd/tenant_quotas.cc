@@ -115,11 +115,13 @@ TenantQuotas::Room TenantQuotas::room_for(TierSlot& slot, std::string_view scope
   const uint64_t limit = limit_of(scope);
   if (limit == 0 || !slot.tier().counts_groups()) return {true, {}};
   if (bytes > limit) return {};
-  uint64_t used = slot.tier().group(scope).entry_bytes;
   Room room = {true, {}};
-  if (used + bytes > limit) {
+  if (slot.tier().group(scope).entry_bytes + bytes > limit) {
     const uint64_t wanted = limit - std::max(bytes, limit / kFreedShare);
-    for (auto& [key, entry_bytes] : slot.tier().oldest(scope, kDeletedAtOnce)) {
+    auto oldest = slot.tier().oldest(scope, kDeletedAtOnce);
+    // After the list, as a tier's own thread ends deletions: one that ends in between frees too little now, and not too much.
+    uint64_t used = slot.tier().group(scope).entry_bytes;
+    for (auto& [key, entry_bytes] : oldest) {
       if (used <= wanted) break;
       used -= std::min(entry_bytes, used);
       if (!is_busy(key)) room.too_old.push_back(std::move(key));  // a busy one goes already, or is being replaced

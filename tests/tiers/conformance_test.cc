@@ -318,6 +318,23 @@ TEST_P(Conformance, GroupsAreCountedAlsoAfterARestart) {
   }
 }
 
+// A deletion may look first: a quota that finds the entry among the newest would delete another one in its place.
+TEST_P(Conformance, ALookMakesNoEntryYounger) {
+  if (!can(MARU_TIER_COUNTS_GROUPS)) GTEST_SKIP() << "does not count groups";
+  if (GetParam().name == std::string("s3_given")) GTEST_SKIP() << "all of it in one second";
+  TierUser user(*tier_);
+  int seconds = 0;
+  for (const char* const key : {"1", "2", "3"}) {
+    if (s3_) s3_->tell("clock " + std::to_string(seconds += 10));  // S3 tells ages in seconds
+    ASSERT_EQ(user.store(key, {"", "x", 0}), 0);
+  }
+  ASSERT_EQ(user.lookup("1").result, 0);
+  ASSERT_TRUE(user.load("2"));
+  std::vector<std::string> oldest;
+  for (const auto& [key, bytes] : tier_->oldest("", 3)) oldest.push_back(key);
+  EXPECT_EQ(oldest, (std::vector<std::string>{"1", "2", "3"}));
+}
+
 TEST_P(Conformance, EntriesSurviveARestart) {
   if (!can(MARU_TIER_SURVIVES)) GTEST_SKIP() << "keeps nothing over a restart";
   std::map<std::string, TierEntry> model;

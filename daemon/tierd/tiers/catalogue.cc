@@ -9,7 +9,7 @@ namespace maru::tierd {
 
 // The private functions run with the lock held.
 
-Catalogue::Entries::iterator Catalogue::place(const std::string& name, const About& about, bool is_newest) {
+Catalogue::Entries::iterator Catalogue::place(const std::string& name, const About& about) {
   const auto number = numbers_.find(name);
   Entries::iterator at;
   if (number != numbers_.end()) {
@@ -27,12 +27,12 @@ Catalogue::Entries::iterator Catalogue::place(const std::string& name, const Abo
     at->second.names_key = !key_of_(name).empty();
     numbers_.emplace(at->second.name, last_);
   }
-  count_in(at, about, is_newest);
+  count_in(at, about);
   at->second.is_current = true;
   return at;
 }
 
-void Catalogue::count_in(Entries::iterator at, const About& about, bool is_newest) {
+void Catalogue::count_in(Entries::iterator at, const About& about) {
   Entry& entry = at->second;
   entry.entry_bytes = about.entry_bytes;
   entry.physical_bytes = about.physical_bytes;
@@ -41,11 +41,10 @@ void Catalogue::count_in(Entries::iterator at, const About& about, bool is_newes
     entry.note = about.note;
     entry.attributes_bytes = about.attributes_bytes;
   }
-  if (is_newest || entry.age.second == 0 || (about.written != 0 && about.written != entry.age.first))
-    entry.age = {about.written != 0 ? about.written : entry.age.first, ++last_age_};
+  if (about.written != 0) entry.written = about.written;
   entry.group = groups_.try_emplace(about.group).first;
   entry.group->second.bytes += entry.entry_bytes;
-  entry.group->second.by_age.emplace(entry.age, at->first);
+  entry.group->second.by_age.emplace(Age{entry.written, entry.name}, at->first);
   entry_bytes_ += entry.entry_bytes;
   physical_bytes_ += entry.physical_bytes;
 }
@@ -56,7 +55,7 @@ void Catalogue::count_out(Entries::iterator at) {
   physical_bytes_ -= entry.physical_bytes;
   Group& group = entry.group->second;
   group.bytes -= entry.entry_bytes;
-  group.by_age.erase(entry.age);
+  group.by_age.erase(Age{entry.written, entry.name});
   if (group.by_age.empty()) groups_.erase(entry.group);
 }
 
@@ -70,7 +69,7 @@ void Catalogue::remove(Entries::iterator at) {
 void Catalogue::put(const std::string& name, const std::string& key, const About& about) {
   const std::lock_guard lock(mutex_);
   if (is_listing_) changed_.insert(name);
-  const auto at = place(name, about, true);
+  const auto at = place(name, about);
   if (at == entries_.end() || at->second.names_key || !at->second.own_key.empty()) return;
   at->second.own_key = key;
   bytes_ += key.size();
@@ -91,7 +90,7 @@ void Catalogue::begin_round() {
 
 bool Catalogue::listed(const std::string& name, const About& about) {
   const std::lock_guard lock(mutex_);
-  return changed_.contains(name) || place(name, about, false) != entries_.end();
+  return changed_.contains(name) || place(name, about) != entries_.end();
 }
 
 void Catalogue::end_round(bool is_whole) {

@@ -45,12 +45,12 @@ class Catalogue {
   void erase(const std::string& name);
 
   // A listing: begin_round(), listed() for each entry, then end_round(), after which entries that were not listed are gone. A
-  // round that failed ends with is_whole = false, and nothing goes. Changes meanwhile by put() and erase() stay.
+  // round that failed ends with is_whole = false, and nothing goes. Changes meanwhile by the calls above stay.
   void begin_round();
   // False: there is no room for it.
   bool listed(const std::string& name, const About& about);
   void end_round(bool is_whole);
-  // Changed by put() or erase() in this round.
+  // Changed in this round by put() or erase().
   bool has_changed(const std::string& name) const;
   // Looks behind *cursor for an entry without a known key, and returns its name. Empty: each key there is known.
   std::string next_nameless(uint64_t* cursor) const;
@@ -59,11 +59,12 @@ class Catalogue {
   int list(uint64_t* cursor, maru_tier_entry* ret_entries, size_t n) const;
   void get_group(std::string_view name, maru_tier_group& ret_group) const;
   int list_groups(const maru_tier_group* after, maru_tier_group* ret_groups, size_t n) const;
-  // The oldest first. Of entries that were written at one moment the first is the entry that became known first.
+  // The oldest first. Entries that were written at one moment come by their names: all hosts with one server have the same
+  // order, so what two of them delete for one limit are the same entries.
   int list_oldest(std::string_view group, maru_tier_entry* ret_entries, size_t n) const;
 
  private:
-  using Age = std::pair<int64_t, uint64_t>;  // when it was written, and a number that grows
+  using Age = std::pair<int64_t, std::string_view>;  // when it was written, and its name
   struct Group {
     uint64_t bytes = 0;
     std::map<Age, uint64_t> by_age;  // numbers of entries
@@ -77,15 +78,15 @@ class Catalogue {
     bool names_key = false;
     bool has_details = false;
     bool is_current = false;  // seen in this round
-    Age age = {};
+    int64_t written = 0;
     Groups::iterator group = {};
   };
   using Entries = std::map<uint64_t, Entry>;
   static constexpr uint64_t kBytesOfAnEntry = 300;  // beside its name and its key
 
   // Counts the entry, and returns its place; end(): there is no room.
-  Entries::iterator place(const std::string& name, const About& about, bool is_newest);
-  void count_in(Entries::iterator at, const About& about, bool is_newest);
+  Entries::iterator place(const std::string& name, const About& about);
+  void count_in(Entries::iterator at, const About& about);
   void count_out(Entries::iterator at);
   void remove(Entries::iterator at);
   bool write(const Entry& entry, maru_tier_entry& ret_entry) const;  // false: its key is not known
@@ -96,9 +97,9 @@ class Catalogue {
   Entries entries_;                                         // by a number that grows, which is the cursor of list()
   std::unordered_map<std::string_view, uint64_t> numbers_;  // by the name that lies in the entry
   Groups groups_;                                           // that have entries
-  std::unordered_set<std::string> changed_;                 // in this round, by put() and erase()
+  std::unordered_set<std::string> changed_;                 // in this round, and not by its list
   bool is_listing_ = false;
-  uint64_t last_ = 0, last_age_ = 0, entry_bytes_ = 0, physical_bytes_ = 0;
+  uint64_t last_ = 0, entry_bytes_ = 0, physical_bytes_ = 0;
   uint64_t bytes_ = 0;  // that the entries take here
 };
 
