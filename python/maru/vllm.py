@@ -164,6 +164,7 @@ class MaruConnector(KVConnectorBase_V1):
         self._reader: Optional[Loads] = None
         self._beside: Optional[DeviceLoads] = None  # the reader, where it loads on a GPU
         self._rank_digest = b""
+        self._heard: Any = None  # the step that a worker has last heard of
         self._failed_blocks: set[int] = set()  # not reported yet
         self._loaded: set[str] = set()  # requests of which a load has ended, well or not; not reported yet
         self._failures = 0  # reports of failed loads, with the one to come
@@ -242,11 +243,13 @@ class MaruConnector(KVConnectorBase_V1):
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """The first that a worker hears of a step."""
+        self._heard = kv_connector_metadata
         if self._stored is not None and isinstance(kv_connector_metadata, StepMetadata):
             self._stored.wait_for(kv_connector_metadata.written)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        self.handle_preemptions(connector_metadata)  # once more: not every vLLM calls it in every step
+        if connector_metadata is not self._heard:
+            self.handle_preemptions(connector_metadata)  # not every vLLM calls it in every step
         if self._beside is not None and connector_metadata.loads:
             self._beside.begin_step()
         super().bind_connector_metadata(connector_metadata)
