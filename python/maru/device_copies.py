@@ -83,11 +83,17 @@ class _Side:
         self.staged: list[Optional[_Staged]] = [None] * STAGED
         self.next = 0
 
-        @torch.inference_mode()
         def allocate() -> None:
             self.buffer = runtime.empty(nbytes)
 
-        self.stream.run(allocate)
+        self.run(allocate)
+
+    def run(self, work: Callable[[], None]) -> None:
+        def in_mode() -> None:
+            with torch.inference_mode():
+                work()
+
+        self.stream.run(in_mode)
 
 
 class _Staged:
@@ -140,12 +146,11 @@ class DeviceCopies:
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def store(self, client: Any, after: Any, chunks: Sequence[Chunk]) -> None:
         """Copies blocks of the KV cache, as they are after the event, into buffers of the client. All of it is there when this
         returns. Raises DeviceCopyError."""
         side, pool, uses = self._stores, self.registered(client), _Uses()
-        with self._undoing(side, uses):
+        with torch.inference_mode(), self._undoing(side, uses):
             self._runtime.begin_thread()
             side.stream.wait(after)
             for chunk in chunks:
@@ -169,12 +174,11 @@ class DeviceCopies:
         offset = 0
         for first, end in self._groups(blocks):
             nbytes = sum(self._sizes[first:end]) * blocks
-            side.stream.run(self._gathering(side, numbers, first, end, target, _cut(parts, offset, nbytes)))
+            side.run(self._gathering(side, numbers, first, end, target, _cut(parts, offset, nbytes)))
             offset += nbytes
 
     def _gathering(self, side: _Side, numbers: torch.Tensor, first: int, end: int, target: torch.Tensor,
                    parts: list[tuple[int, int]]) -> Callable[[], None]:
-        @torch.inference_mode()
         def work() -> None:
             buffer = side.buffer
             assert buffer is not None
@@ -201,13 +205,12 @@ class DeviceCopies:
 
     # -- loads --------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def load(self, client: Any, after: Any, chunks: Sequence[Chunk], chunk_blocks: int, by_layer: bool) -> Loading:
         """Begins to copy chunks from pages that the caller holds, each with so many blocks, into blocks of the KV cache, which
         nothing uses after the event. The pages stay held until the Loading has ended. Raises DeviceCopyError."""
         side, pool, uses = self._loads, self.registered(client), _Uses()
         nbytes = chunk_blocks * self._block_bytes
-        with self._undoing(side, uses):
+        with torch.inference_mode(), self._undoing(side, uses):
             side.stream.wait(after)
             in_place: list[tuple[Chunk, torch.Tensor, list[tuple[int, int]]]] = []
             for chunk in chunks:
@@ -257,7 +260,6 @@ class DeviceCopies:
                 copies.append((place, source[at:at + part]))
                 place += part
 
-        @torch.inference_mode()
         def work() -> None:
             buffer = side.buffer
             assert buffer is not None
@@ -266,7 +268,7 @@ class DeviceCopies:
             index, target = numbers.to(self._runtime.device, non_blocking=True), self._layers[layer]
             target.index_copy_(0, index, _shaped(buffer[:place], target))
 
-        side.stream.run(work)
+        side.run(work)
 
     # -- both ---------------------------------------------------------------------------------------------------------
 

@@ -293,7 +293,7 @@ class MaruConnector(KVConnectorBase_V1):
         metadata = self._get_connector_metadata()
         if self._beside is not None:
             self._beside.end_step()
-            # A step that loads for itself computes from that what it stores.
+            # A step that loads for itself computes from these blocks, and stores the result.
             self._note_ended(self._beside, waits=not self._apart)
         if self._stored is None or not self._stores or metadata.epoch < self._failures:
             return  # when the report arrives the scheduler asks for all of it again

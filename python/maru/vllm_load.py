@@ -8,6 +8,7 @@ such graph.
 """
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -216,7 +217,8 @@ class DeviceLoads(Loads):
             self._end_first()
 
     def _run(self) -> None:
-        self._copies.begin_thread()
+        with contextlib.suppress(RuntimeError):  # then waiting for an event says what is wrong
+            self._copies.begin_thread()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._is_closed)
