@@ -51,12 +51,13 @@ class FollowedPool {
   bool is_known(shm::PageRef ref) const {
     return feed_.table(ref.page()).load_acquire() == format::feed_mark(ref.generation());  // [pairs feed.table]
   }
+  // Whether the page holds this life, READY or RETIRING.
+  bool is_there(shm::PageRef ref) const;
 
  private:
   void describe(FollowedBlock& block, uint64_t length, uint64_t shape, uint64_t detail_kind) const;
   void take_bytes(FollowedBlock& block, const std::byte* key, uint64_t metadata_bytes);
   const std::byte* page_bytes(uint32_t page);
-  bool is_there(shm::PageRef ref) const;
 
   Mapping feed_mapping_, control_, pages_;
   KeptDescriptor pages_fd_;

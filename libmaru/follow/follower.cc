@@ -200,15 +200,25 @@ int Follower::tell_snapshot(std::span<maru_follow_event> events) {
   return int(count);
 }
 
+// Whether the block of a STORED record had gone when the snapshot came to its page or to its parent's page. Then the snapshot
+// has a later life of the page, or it lacks the parent, which goes after its children.
+bool Follower::is_over(Blocks::const_iterator on_page) const {
+  const PageRef ref = record_.block, parent = record_.parent;
+  if (on_page != blocks_.end() && int32_t(ref.generation() - on_page->second.ref.generation()) < 0) return true;
+  if (parent.is_none()) return false;
+  const auto above = blocks_.find(parent.page());
+  const bool has_parent = above != blocks_.end() && above->second.ref == parent;
+  return !has_parent && !pool_->is_there(ref);
+}
+
 // Makes the events of a record: one, or two where a loss comes in between; none if the snapshot has it.
 int Follower::tell_record(std::span<maru_follow_event> events) {
   const auto found = blocks_.find(record_.block.page());
   const bool is_stored = record_.kind == format::FeedKind::kStored;
   const bool is_same = found != blocks_.end() && found->second.ref == record_.block;
-  if (is_stored == is_same) return 0;  // the snapshot has it
-  if (!is_stored) {
-    if (found == blocks_.end()) return 0;  // the snapshot has not
-  }
+  if (is_stored == is_same) return 0;                  // the snapshot has it
+  if (!is_stored && found == blocks_.end()) return 0;  // the snapshot has not
+  if (is_stored && is_over(found)) return 0;
   int count = 0;
   if (found != blocks_.end() && (is_same || is_stored)) {
     gone_.push_back(std::move(found->second));

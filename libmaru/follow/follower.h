@@ -41,6 +41,7 @@ class Follower {
   maru_follow_status status() const;
 
  private:
+  using Blocks = std::unordered_map<uint32_t, FollowedBlock>;
   enum class Phase : uint8_t {
     kLost,      // no connection, or no feed
     kWaiting,   // for a feed of which a snapshot can be taken
@@ -57,6 +58,7 @@ class Follower {
   void leave_out_late();
   int tell_snapshot(std::span<maru_follow_event> events);
   int follow(std::span<maru_follow_event> events);
+  bool is_over(Blocks::const_iterator on_page) const;
   int tell_record(std::span<maru_follow_event> events);
   void tell(maru_follow_event& event, uint32_t kind, const FollowedBlock* block);
   void name_tenant(maru_follow_event& event);
@@ -69,15 +71,15 @@ class Follower {
   KeptDescriptor socket_;
   std::unique_ptr<FollowedPool> pool_;
   shm::FeedReader reader_;
-  std::unordered_map<uint32_t, FollowedBlock> blocks_;  // by page: blocks that were told, or are being told
-  std::vector<std::pair<uint32_t, uint32_t>> order_;    // of a snapshot: depth and page
-  size_t told_ = 0;                                     // of it; RESET is 1
-  std::unordered_map<uint64_t, std::string> tenants_;   // names, by id; a place stays as long as this follower
-  std::vector<FollowedBlock> gone_;                     // the last events point into their bytes
-  shm::FeedRecord record_;                              // scratch
-  uint32_t reason_ = MARU_FOLLOW_BEGIN;                 // of the next RESET
-  int error_ = 0;                                       // why there is no connection
-  int64_t again_ms_ = 0;                                // monotonic: not before this
+  Blocks blocks_;                                      // by page: blocks that were told, or are being told
+  std::vector<std::pair<uint32_t, uint32_t>> order_;   // of a snapshot: depth and page
+  size_t told_ = 0;                                    // of it; RESET is 1
+  std::unordered_map<uint64_t, std::string> tenants_;  // names, by id; a place stays as long as this follower
+  std::vector<FollowedBlock> gone_;                    // the last events point into their bytes
+  shm::FeedRecord record_;                             // scratch
+  uint32_t reason_ = MARU_FOLLOW_BEGIN;                // of the next RESET
+  int error_ = 0;                                      // why there is no connection
+  int64_t again_ms_ = 0;                               // monotonic: not before this
   uint64_t told_blocks_ = 0;
   uint64_t snapshots_ = 0, overruns_ = 0, restarts_ = 0;
   std::atomic<bool> is_woken_{false};
