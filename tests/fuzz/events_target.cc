@@ -222,10 +222,9 @@ std::vector<Input> first_inputs() {
   std::string items;
   for (int i = 0; i < 60; ++i) items += char(i * 37 + 4);
   // As engines wrote events before the middle of 2026.
-  const std::string old(
+  constexpr std::string_view old =
       "\x92\x01\x91\x98\xab"
-      "BlockStored\x91\x01\xc0\x92\x05\x06\x02\xc0\xa3GPU\xc0",
-      32);
+      "BlockStored\x91\x01\xc0\x92\x05\x06\x02\xc0\xa3GPU\xc0";
   return {input_of(kRing, ring_with_spans()),
           input_of(kAnswer, std::string("\x0a\x08\x08\x07\x12\x04why\n", 10)),
           input_of(kBatch, batch),

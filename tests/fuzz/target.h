@@ -53,7 +53,7 @@ class Reader {
 class Writer {
  public:
   Writer& number(uint64_t value, unsigned bytes) {
-    for (unsigned i = 0; i < bytes; ++i) input_.push_back(uint8_t(value >> (8 * i)));
+    for (unsigned i = 0; i < bytes; ++i, value >>= 8) input_.push_back(uint8_t(value));
     return *this;
   }
   template <typename Bytes>

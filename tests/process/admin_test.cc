@@ -136,7 +136,8 @@ TEST_F(Admin, MetadataIsShownAsTextOrAsDigits) {
   EXPECT_EQ(marudctl({"blocks", "long"}, marud), 0) << output_;
   EXPECT_NE(output_.find("metadata is cut: the first 1 KiB of 64 KiB"), std::string::npos) << output_;
   EXPECT_EQ(marudctl({"--json", "blocks"}, marud), 0) << output_;
-  for (const json& row : json::parse(output_).at("blocks")) EXPECT_FALSE(row.contains("metadata")) << row;
+  const json listed = json::parse(output_);
+  for (const json& row : listed.at("blocks")) EXPECT_FALSE(row.contains("metadata")) << row;
 }
 
 TEST_F(Admin, PinsSayWhoHoldsThemAndForHowLong) {

@@ -28,7 +28,7 @@ void store_chain(TestClient& client, const std::vector<std::string>& keys, uint6
   std::string payload(bytes, 0);
   for (size_t i = 0; i < keys.size(); ++i) {
     BlockContent::write(payload.data(), payload.size(), keys[i], i);
-    const maru_key key = key_of(keys[i]), parent = key_of(i ? keys[i - 1] : "");
+    const maru_key key = key_of(keys[i]), parent = key_of(keys[i ? i - 1 : 0]);
     const std::string metadata = metadata_of(keys[i]);
     const maru_metadata described = {metadata.data(), uint32_t(metadata.size()), 0};
     maru_store_options options = {};
