@@ -73,8 +73,11 @@ class CudaRuntime:
             return torch.empty(nbytes, dtype=torch.uint8)
 
     def indices(self, numbers: Sequence[int]) -> torch.Tensor:
-        """In page-locked memory, from where copying them waits for nothing."""
-        return torch.tensor(numbers, dtype=torch.long, pin_memory=True)
+        """In page-locked memory where it can be had, from where copying them waits for nothing."""
+        try:
+            return torch.tensor(numbers, dtype=torch.long, pin_memory=True)
+        except RuntimeError:
+            return torch.tensor(numbers, dtype=torch.long)
 
     def register(self, address: int, nbytes: int, flags: int) -> int:
         """CUDA's error, 0 for none, which the runtime also keeps for this thread's next call."""

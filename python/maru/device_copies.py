@@ -4,9 +4,10 @@ A block of a layer is small, and its parts may lie apart. So a kernel gathers th
 and one copy takes them from there to the pool; a load goes the other way. Where CUDA knows the pages (registered_pool.py) they
 are copied from and to where they lie. Otherwise the processor copies them once more, through page-locked memory of torch's.
 
-Nothing here waits for the engine's own stream, and that stream is never waited for by a thread: events order the two. A store
-begins after an event of the engine's (`now`), and returns when all of it is in the pool's pages. A load begins after one, too,
-and its `Loading` has the events that what reads the blocks has to wait for.
+Events order the engine's own stream and those of here, and a load from registered pages waits for nothing. A load of other
+pages copies on the thread that asks for it, and waits for its buffers once two are under way. A store begins after an event of
+the engine's (`now`), and returns when all of it is in the pool's pages. A load begins after one, too, and its `Loading` has the
+events that what reads the blocks has to wait for.
 
 Engines make and use their KV cache in torch's inference mode, which is a thread's own. So all of this is in that mode.
 

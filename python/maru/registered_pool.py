@@ -51,7 +51,7 @@ class Registrar(Protocol):
 
 
 class _Piece:
-    __slots__ = ("address", "nbytes", "flags", "is_filled", "is_wanted", "is_changing", "refused", "users")
+    __slots__ = ("address", "nbytes", "flags", "is_filled", "is_wanted", "is_changing", "is_lost", "refused", "users")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -60,11 +60,13 @@ class _Piece:
         self.is_filled = False  # this client has had pages here, so it is mapped for writing
         self.is_wanted = False  # it waits for the thread
         self.is_changing = False  # the thread is at it
+        self.is_lost = False  # CUDA has not ended its registration when it was asked to
         self.refused: set[bool] = set()  # by is_filled
         self.users = 0
 
     def serves(self, writes: bool) -> bool:
-        return not self.is_changing and self.flags is not None and (not writes or self.flags == DEFAULT)
+        is_usable = not self.is_changing and not self.is_lost and self.flags is not None
+        return is_usable and (not writes or self.flags == DEFAULT)
 
 
 class Registered:
@@ -197,11 +199,16 @@ class RegisteredPool:
             logger.warning("maru: the pool is not registered with CUDA, and is copied through pinned memory: %s", error)
             with self._changed:
                 self._is_closed = True
-        while (piece := self._next()) is not None:
-            self._register(piece)
+        try:
+            while (piece := self._next()) is not None:
+                self._register(piece)
+                with self._changed:
+                    piece.is_changing = False
+                    self._changed.notify_all()
+        except Exception:  # close() waits for the end all the same
+            logger.exception("maru: nothing more of the pool is registered with CUDA")
             with self._changed:
-                piece.is_changing = False
-                self._changed.notify_all()
+                self._is_closed = True
         self._end()
 
     def _next(self) -> Optional[_Piece]:
@@ -231,8 +238,10 @@ class RegisteredPool:
 
     def _unregister(self, piece: _Piece) -> bool:
         code = self._runtime.unregister(piece.address)
-        piece.flags = None
-        if code not in (0, _UNLOADING):
+        if code in (0, _UNLOADING):
+            piece.flags = None
+        else:
+            piece.is_lost = True  # the end tries once more
             self._say(f"does not end the registration of {piece.nbytes} bytes of the pool", [(code, "")])
         return code == 0
 

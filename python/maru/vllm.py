@@ -220,7 +220,9 @@ class MaruConnector(KVConnectorBase_V1):
             "tensor": None if self._is_shared else [tensor_rank, parallel.tensor_parallel_size],
             "layout": layers.layout, "attention": attention_backends(self._vllm_config, kv_caches)})
         # Where vLLM clears blocks before it uses them, it does so before it tells this of the step.
-        copies = copies_of(layers, chunk_blocks, logger)
+        # In sleep mode the KV cache loses its memory between two steps, and no connector is told: so all is copied in the step.
+        sleeps = getattr(self._vllm_config.model_config, "enable_sleep_mode", False)
+        copies = copies_of(layers, chunk_blocks, logger) if not sleeps else None
         is_beside = ((layers.is_in_processor_memory or copies is not None)
                      and not getattr(self._kv_cache_config, "needs_kv_cache_zeroing", False))
         place = Place(self._rank_digest, self._block_tokens, chunk_blocks,
@@ -306,6 +308,8 @@ class MaruConnector(KVConnectorBase_V1):
         return self._reader
 
     def get_block_ids_with_load_errors(self) -> set[int]:
+        if self._beside is not None and not self._apart:
+            self._note_ended(self._beside, waits=True)  # where vLLM drafts tokens it asks before wait_for_save()
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 

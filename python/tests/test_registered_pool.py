@@ -103,6 +103,36 @@ def test_only_one_thread_which_starts_no_kernel_calls_cuda(registered, foreign, 
     assert cuda.threads == {"maru-cuda"} and len(cuda.calls) == 2
 
 
+def test_an_error_in_the_thread_ends_what_is_registered_and_lets_close_return(registered, client, foreign, cuda, caplog):
+    pool = registered()
+    use_once_known(pool, foreign, False).release()
+
+    def fails(*_):
+        raise MemoryError("as if the processor had no memory")
+
+    cuda.register = fails
+    with client.alloc(8000) as buffer:
+        assert use(pool, buffer.data, True) is None
+        until(lambda: pool._is_done)
+    pool.close()
+    assert not cuda.registered and "nothing more of the pool is registered" in caplog.text
+
+
+def test_a_registration_that_cuda_does_not_end_serves_no_copy_and_is_ended_with_the_pool(registered, client, other, key, cuda):
+    pool = registered()
+    other.store_copy(key, b"x" * 5000)
+    with client.retrieve(key) as view:
+        use_once_known(pool, view.data, False).release()
+        address = address_of(view.data)
+        unregister, cuda.unregister = cuda.unregister, lambda _: 700
+        assert pool.use(address, 5000, True) is None  # read-only: it would be registered anew
+        pool.wait_until_idle()
+        assert pool.use(address, 5000, False) is None and cuda.registered
+        cuda.unregister = unregister
+    pool.close()
+    assert not cuda.registered
+
+
 def test_no_piece_is_larger_than_a_driver_takes_and_copies_are_cut_where_it_ends(registered, client, cuda):
     assert PIECE_BYTES_MAX == 64 << 30
     pool = registered(piece_bytes_max=256 << 10)

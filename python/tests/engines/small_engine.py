@@ -67,6 +67,7 @@ class Engine:
         self.device, self.received = device, collections.Counter()
         self.drafts, self.accepted, self.rejected = drafts, 0, 0
         self.stores_late, self.computed_next = stores_late, threading.Event()
+        self.asks_early = False  # for failed loads, before wait_for_save(): as vLLM's first model runner where it drafts
         drafting = drafting or (("ngram_gpu" if asynchronous else "ngram") if drafts else None)
         with mock.patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER=str(runner - 1)):
             self._start(socket, ranks, stages, blocks, step_tokens, layout, role, prefix_caching, asynchronous, drafting,
@@ -206,6 +207,7 @@ class Engine:
                 worker.start_load_kv(None)
         self.computed_next.set()
         for worker in self.workers:
+            failed.update(worker.get_block_ids_with_load_errors() if self.asks_early else ())
             if not self.stores_late:
                 worker.wait_for_save()
                 worker.wait_until_stored()
@@ -214,7 +216,7 @@ class Engine:
             worker.wait_for_save()
         for worker in self.workers:
             self.received.update(worker.get_finished(output.finished_req_ids)[1] or ())
-            failed |= worker.get_block_ids_with_load_errors()
+            failed.update(() if self.asks_early else worker.get_block_ids_with_load_errors())
             of_worker = worker.build_connector_worker_meta()
             stored = stored.aggregate(of_worker) if stored and of_worker else stored or of_worker
             worker.clear_connector_metadata()

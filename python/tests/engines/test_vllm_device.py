@@ -165,11 +165,12 @@ def test_pins_end_with_the_event_and_without_a_step(pool, devices, known):
         assert engine.scheduler.kv_cache_manager.usage == 0, "vLLM has its blocks back"
 
 
-@pytest.mark.parametrize("runner", [1, 2])
+@pytest.mark.parametrize("runner, asks_early", [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("how", ["refuses", "fails"])
-def test_a_load_that_fails_is_a_miss(pool, answer, devices, runner, how):  # noqa: F811
+def test_a_load_that_fails_is_a_miss(pool, answer, devices, runner, asks_early, how):  # noqa: F811
     store(pool, PROMPT)
     with Engine(pool.socket, runner=runner, device=devices()) as engine:
+        engine.asks_early = asks_early
         worker = engine.workers[0]
         if how == "refuses":
             engine.device.refuses = "loads"
