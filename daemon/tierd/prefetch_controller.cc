@@ -220,9 +220,11 @@ void PrefetchController::finish(const std::shared_ptr<Ticket>& ticket, bool is_a
   for (const Ticket::State state : ticket->states) reply.late += !Ticket::is_settled(state);
   while (reply.usable < reply.keys && ticket->states[reply.usable] == Ticket::State::kThere) ++reply.usable;
   reply.took_us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket->begun).count());
-  // A load without a waiting ticket ends.
-  for (const auto& load : std::exchange(ticket->loads, {}))
-    if (load && load->state != Load::State::kEnded && !load->has_waiters()) detach(load);
+  // A load without a waiting ticket ends, but for one under way that is the parent of a load that a ticket waits for.
+  for (const auto& load : std::exchange(ticket->loads, {})) {
+    if (!load || load->state == Load::State::kEnded || load->has_waiters()) continue;
+    if (load->state <= Load::State::kFound || wanting(*load).empty()) detach(load);
+  }
   if (is_answered) ticket->finished(reply);
 }
 

@@ -105,10 +105,10 @@ class PrefetchController {
   StoreController& stores_;
   Sample &tickets_, &late_tickets_, &in_pool_, &loaded_, &loaded_bytes_, &absent_, &failed_, &gated_, &unproven_,
       &no_room_, &parent_gone_, &discarded_, &held_, &in_flight_;
+  TemporaryBlocks temporaries_;  // tickets that end let go of them
   std::vector<std::shared_ptr<Ticket>> running_;
   std::unordered_map<std::string, std::shared_ptr<Load>> loads_;  // by entry_key()
   std::deque<std::shared_ptr<Load>> ready_;                       // to be published
-  TemporaryBlocks temporaries_;
   bool is_working_ = false;
   uint64_t in_flight_bytes_ = 0, held_bytes_ = 0;
   uint64_t hung_bytes_ = 0;  // of those in flight: of loads whose deadline is over

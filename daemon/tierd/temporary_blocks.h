@@ -28,7 +28,7 @@ class TemporaryBlocks {
   size_t count() const { return holders_.size(); }
 
  private:
-  static constexpr size_t kUnheldMax = 1u << 18;  // more of them are ordinary blocks
+  static constexpr size_t kUnheldMax = 4096;  // more of them are ordinary blocks
 
   bool try_free(maru_block block);  // false: it has children
 

@@ -116,7 +116,7 @@ TenantQuotas::Room TenantQuotas::room_for(TierSlot& slot, std::string_view scope
   if (limit == 0 || !slot.tier().counts_groups()) return {true, {}};
   if (bytes > limit) return {};
   Room room = {true, {}};
-  if (slot.tier().group(scope).entry_bytes + bytes > limit) {
+  if (slot.tier().group(scope).entry_bytes > limit - bytes) {
     const uint64_t wanted = limit - std::max(bytes, limit / kFreedShare);
     auto oldest = slot.tier().oldest(scope, kDeletedAtOnce);
     // After the list, as a tier's own thread ends deletions: one that ends in between frees too little now, and not too much.

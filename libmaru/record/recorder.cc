@@ -51,22 +51,23 @@ uint64_t unix_ns() {
 
 Recorder* Recorder::get() {
   if (is_decided.load(std::memory_order_acquire)) return recorder.load(std::memory_order_acquire);
+  const char* path = std::getenv("MARU_RECORD");
+  const bool is_wanted = path != nullptr && *path != '\0';
+  // Before the lock: another thread may fork while this one makes the recorder.
+  static std::once_flag once;
+  if (is_wanted)
+    std::call_once(once, [] {
+      ::pthread_atfork(before_fork, after_fork, begin_again_in_child);
+      std::atexit(end_file);
+    });
   const std::lock_guard lock(deciding);
   if (is_decided.load(std::memory_order_acquire)) return recorder.load(std::memory_order_acquire);
-  const char* path = std::getenv("MARU_RECORD");
-  if (path != nullptr && *path != '\0') {
+  if (is_wanted) {
     const char* limit = std::getenv("MARU_RECORD_BYTES");
     const uint64_t wanted = limit != nullptr ? std::strtoull(limit, nullptr, 10) : 0;
     auto made =
         std::make_unique<Recorder>(std::string(path) + "." + std::to_string(::getpid()), wanted ? wanted : kBytesMax);
-    if (made->is_open()) {
-      recorder.store(made.release(), std::memory_order_release);
-      static std::once_flag once;
-      std::call_once(once, [] {
-        ::pthread_atfork(before_fork, after_fork, begin_again_in_child);
-        std::atexit(end_file);
-      });
-    }
+    if (made->is_open()) recorder.store(made.release(), std::memory_order_release);
   }
   is_decided.store(true, std::memory_order_release);
   return recorder.load(std::memory_order_acquire);
@@ -146,8 +147,9 @@ void Recorder::make_ahead() {
       if (ready >= wanted) break;
       if (!grow(ready + 1)) return;
     }
-    if (is_ending_.load() || mapped_.load(std::memory_order_relaxed) == bytes_max_) return;
+    if (mapped_.load(std::memory_order_relaxed) == bytes_max_) return;
     is_asked_.store(false);
+    if (is_ending_.load()) return;  // end() may have asked before the line above
   }
 }
 

@@ -467,6 +467,24 @@ TEST_F(TierControllers, ALoadIsPublishedForItsChildrensTickets) {
   EXPECT_FALSE(has_block("parent") || has_block("child"));
 }
 
+// The ticket that began the parent's load goes, while another ticket's block waits for that parent.
+TEST_F(TierControllers, AParentUnderWayOutlivesItsTicketForItsChild) {
+  start();
+  put_below("parent");
+  put_below("child", "parent");
+  remove({"child", "parent"});
+  Asked& both = ask({"parent", "child"});
+  answer("lookup parent");
+  answer("lookup child");
+  Asked& other = ask({"child"}, MARU_PREFETCH_SPARSE);
+  answer("load child");
+  loads_->cancel(both.ticket);
+  answer("load parent");
+  ASSERT_TRUE(other.reply);
+  EXPECT_EQ(other.reply->usable, 1u);
+  EXPECT_TRUE(has_block("parent") && has_block("child"));
+}
+
 TEST_F(TierControllers, ATemporaryBlockGoesWithTheLastTicketThatHoldsIt) {
   start();
   put_below("key");

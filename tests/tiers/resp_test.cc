@@ -239,5 +239,33 @@ TEST_F(Resp, AnswersThatAreTooManyEndTheConnection) {
   EXPECT_NE(user.lookup("second").result, -ENOENT) << "an answer to no question was believed";
 }
 
+// The list has failed, and three of its answers are still to come: they are none to the questions of the next list.
+TEST_F(Resp, TheNextListWaitsForTheAnswersOfAListThatFailed) {
+  const std::string path = directory_.path() + "/refusing.sock";
+  const FileDescriptor door = listen_at(path);
+  std::string early;
+  {
+    std::jthread server([&] {
+      const FileDescriptor client(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      char room[4096];
+      const auto hear = [&](int flags = 0) { return ::recv(client.get(), room, sizeof room, flags); };
+      const auto say = [&](std::string_view text) {
+        (void)!::send(client.get(), text.data(), text.size(), MSG_NOSIGNAL);
+      };
+      if (hear() > 0) say("+PONG\r\n");
+      if (hear() > 0)
+        say("*2\r\n$1\r\n0\r\n*4\r\n$7\r\nmaru:h1\r\n$7\r\nmaru:h2\r\n$7\r\nmaru:h3\r\n$7\r\nmaru:h4\r\n");
+      if (hear() > 0) say("-BUSY for a moment\r\n");
+      // Long enough for several turns of the tier's thread. A machine that is slower finds less.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      if (const ssize_t bytes = hear(MSG_DONTWAIT); bytes > 0) early.assign(room, size_t(bytes));
+      say("$-1\r\n$-1\r\n$-1\r\n");
+      while (hear() > 0) say("-ERR over\r\n");
+    });
+    const auto tier = open_or_throw("resp", {{"socket", path}});
+  }
+  EXPECT_EQ(early, "");
+}
+
 }  // namespace
 }  // namespace maru::test

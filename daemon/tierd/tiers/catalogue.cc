@@ -66,18 +66,26 @@ void Catalogue::remove(Entries::iterator at) {
   entries_.erase(at);
 }
 
+void Catalogue::note_change(const std::string& name) {
+  if (!is_listing_ || is_in_vain_) return;
+  changed_.insert(name);
+  is_in_vain_ = changed_.size() >= kChangedMax;
+  if (is_in_vain_) changed_.clear();
+}
+
 void Catalogue::put(const std::string& name, const std::string& key, const About& about) {
   const std::lock_guard lock(mutex_);
-  if (is_listing_) changed_.insert(name);
+  note_change(name);
   const auto at = place(name, about);
   if (at == entries_.end() || at->second.names_key || !at->second.own_key.empty()) return;
+  if (key.size() > bytes_max_ - std::min(bytes_, bytes_max_)) return;
   at->second.own_key = key;
   bytes_ += key.size();
 }
 
 void Catalogue::erase(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (is_listing_) changed_.insert(name);
+  note_change(name);
   const auto number = numbers_.find(name);
   if (number != numbers_.end()) remove(entries_.find(number->second));
 }
@@ -85,17 +93,18 @@ void Catalogue::erase(const std::string& name) {
 void Catalogue::begin_round() {
   const std::lock_guard lock(mutex_);
   is_listing_ = true;
+  is_in_vain_ = false;
   for (auto& [number, entry] : entries_) entry.is_current = false;
 }
 
 bool Catalogue::listed(const std::string& name, const About& about) {
   const std::lock_guard lock(mutex_);
-  return changed_.contains(name) || place(name, about) != entries_.end();
+  return is_in_vain_ || changed_.contains(name) || place(name, about) != entries_.end();
 }
 
 void Catalogue::end_round(bool is_whole) {
   const std::lock_guard lock(mutex_);
-  for (auto at = entries_.begin(); is_whole && at != entries_.end();) {
+  for (auto at = entries_.begin(); is_whole && !is_in_vain_ && at != entries_.end();) {
     const auto here = at++;
     if (!here->second.is_current) remove(here);
   }
@@ -105,7 +114,7 @@ void Catalogue::end_round(bool is_whole) {
 
 bool Catalogue::has_changed(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  return changed_.contains(name);
+  return is_in_vain_ || changed_.contains(name);
 }
 
 std::string Catalogue::next_nameless(uint64_t* cursor) const {

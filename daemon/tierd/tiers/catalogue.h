@@ -83,7 +83,9 @@ class Catalogue {
   };
   using Entries = std::map<uint64_t, Entry>;
   static constexpr uint64_t kBytesOfAnEntry = 300;  // beside its name and its key
+  static constexpr size_t kChangedMax = 1u << 20;   // in one round; past it the round is in vain
 
+  void note_change(const std::string& name);
   // Counts the entry, and returns its place; end(): there is no room.
   Entries::iterator place(const std::string& name, const About& about);
   void count_in(Entries::iterator at, const About& about);
@@ -99,6 +101,7 @@ class Catalogue {
   Groups groups_;                                           // that have entries
   std::unordered_set<std::string> changed_;                 // in this round, and not by its list
   bool is_listing_ = false;
+  bool is_in_vain_ = false;  // the round: more names have changed than are kept
   uint64_t last_ = 0, entry_bytes_ = 0, physical_bytes_ = 0;
   uint64_t bytes_ = 0;  // that the entries take here
 };

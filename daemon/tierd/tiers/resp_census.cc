@@ -11,7 +11,9 @@ namespace {
 
 constexpr const char* kNamesOfAStep = "256";  // that the server looks at; more of them may come
 constexpr size_t kNamesMax = 4096;            // that an answer may have
+constexpr size_t kNamesBytesMax = 8u << 20;   // of them all
 constexpr size_t kChunksAsked = 64;           // of an entry with more of them these stand for all
+constexpr size_t kAskedBytesMax = 16u << 10;  // of their names; of a long key fewer chunks are asked for
 
 std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
 
@@ -60,7 +62,9 @@ void RespCensus::end(std::string trouble) {
 }
 
 void RespCensus::abandon() {
-  if (is_under_way()) end("the connection broke in the middle of a list");
+  if (is_under_way())
+    end("the connection broke in the middle of a list; set list = false where a proxy or the server does not know "
+        "SCAN");
 }
 
 size_t RespCensus::ask(RespOutput& output) {
@@ -98,12 +102,14 @@ void RespCensus::take(const redisReply& reply) {
   if (step_ == Step::kScan) {
     if (!take_names(reply)) return;
   } else {
+    if (answered_ >= names_.size()) return end("the server gives more answers than there were questions");
     Name& name = names_[answered_++];
     if (step_ == Step::kHeads && reply.type == REDIS_REPLY_STRING) {
       auto head = decode_resp_numbers(text_of(reply), name.key, name.attributes_bytes);
       if (head) {
         name.head = std::move(*head);
-        name.chunks = size_t(std::min<uint64_t>(name.head.chunks(), kChunksAsked));
+        const uint64_t asked = std::max<uint64_t>(kAskedBytesMax / std::max<size_t>(name.key.size(), 1), 1);
+        name.chunks = size_t(std::min({name.head.chunks(), uint64_t{kChunksAsked}, asked}));
         kept_.push_back(std::move(name));
       }
     } else if (step_ == Step::kChunks && reply.type == REDIS_REPLY_INTEGER) {
@@ -144,16 +150,22 @@ bool RespCensus::take_names(const redisReply& reply) {
   if (!is_it) return end("the server's answer to SCAN is no list of names; set list = false"), false;
   cursor_ = text_of(*reply.element[0]);
   const std::string head_prefix = resp_head_name(prefix_, {});
+  size_t names_bytes = 0;
   for (size_t i = 0; i < reply.element[1]->elements; ++i) {
     const redisReply& element = *reply.element[1]->element[i];
     if (element.type != REDIS_REPLY_STRING) continue;
     const std::string_view name = text_of(element);
+    names_bytes += name.size();
     if (!name.starts_with(head_prefix) || name.size() - head_prefix.size() > MARU_TIER_KEY_BYTES_MAX ||
         name.size() == head_prefix.size())
       continue;
     Name& kept = kept_.emplace_back();
     kept.key = name.substr(head_prefix.size());
   }
+  if (names_bytes > kNamesBytesMax)
+    return end("an answer to SCAN has " + std::to_string(names_bytes) + " bytes of names, at most " +
+               std::to_string(kNamesBytesMax) + " are expected; set list = false"),
+           false;
   if (kept_.size() >= names_left_)
     return end("the server has more entries, or more other keys, than list_memory has room for; raise list_memory, or "
                "set list = false"),

@@ -133,11 +133,13 @@ void RespTier::lose(int code, const std::string& why) {
   }
   for (auto& operation : std::exchange(waiting_, {}))
     if (!operation->is_census) end(*operation, code);
-  if (census_.is_under_way()) {
+  if (is_counting_) {
+    // With the pause of a list that has failed: the list itself may be why the server or a proxy before it broke off.
     census_.abandon();
     counted();
+  } else {
+    next_count_ = {};  // it may come back with other entries
   }
-  next_count_ = {};  // it may come back with other entries
 }
 
 void RespTier::run() {
@@ -162,7 +164,7 @@ void RespTier::run() {
       operation->deadline = Clock::now() + std::chrono::milliseconds(wish_.timeout_ms);
       begin(std::move(operation));
     }
-    if (context_ && wish_.lists && !census_.is_under_way() && Clock::now() >= next_count_) count();
+    if (context_ && wish_.lists && !is_counting_ && Clock::now() >= next_count_) count();
     if (context_ && !exchange()) lose(-EIO, "the connection broke: " + broken_);
     if (context_ && !waiting_.empty() && waiting_.front()->deadline < Clock::now())
       lose(-ETIMEDOUT, "the server did not answer in time");
@@ -248,6 +250,7 @@ bool RespTier::take_replies() {
 // -- the content of the server -------------------------------------------------------------------------------------------
 
 void RespTier::count() {
+  is_counting_ = true;
   census_.begin();
   ask_census();
 }
@@ -262,6 +265,7 @@ void RespTier::ask_census() {
 }
 
 void RespTier::counted() {
+  is_counting_ = false;
   const std::string& trouble = census_.trouble();
   if (trouble.empty()) {
     next_count_ =

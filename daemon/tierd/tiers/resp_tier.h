@@ -107,6 +107,7 @@ class RespTier {
   redisReplyObjectFunctions replies_ = {};                      // the library's, and one of our own
   const redisReplyObjectFunctions* library_replies_ = nullptr;  // its own
   RespCensus census_;
+  bool is_counting_ = false;  // until the last answer of the list's last batch, also of a list that has failed
   Clock::time_point next_count_ = {};
   std::chrono::seconds count_pause_{1};
   RespOutput output_;

@@ -12,7 +12,7 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr uint64_t kRespPayloadBytesMax = 1ull << 50;  // sums of them do not overflow
+constexpr uint64_t kRespPayloadBytesMax = 1ull << 40;  // sums of 16 million of them do not overflow
 constexpr std::array<char, 8> kMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '2'};
 
 struct Fixed {
@@ -28,7 +28,8 @@ RespHead head_of(const Fixed& fixed) {
 }
 
 bool has_bounds(const RespHead& head) {
-  return head.payload_bytes == 0 || (head.chunk_bytes > 0 && head.chunks() <= kRespChunksMax);
+  return head.payload_bytes == 0 ||
+         (head.payload_bytes <= kRespPayloadBytesMax && head.chunk_bytes > 0 && head.chunks() <= kRespChunksMax);
 }
 
 }  // namespace
@@ -77,8 +78,7 @@ std::optional<RespHead> decode_resp_numbers(std::string_view bytes, std::string_
   Fixed fixed;
   if (bytes.size() < sizeof fixed) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
-  if (fixed.magic != kMagic || fixed.key_bytes != key.size() ||
-      fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX || fixed.payload_bytes > kRespPayloadBytesMax)
+  if (fixed.magic != kMagic || fixed.key_bytes != key.size() || fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX)
     return std::nullopt;
   RespHead head = head_of(fixed);
   ret_attributes_bytes = fixed.attributes_bytes;
