@@ -187,10 +187,16 @@ TEST_F(Pool, LateUnregisterLeavesANewerRegistration) {
   EXPECT_EQ(found->block(0), newer.block());
 }
 
-TEST_F(Pool, LastHandleTakesTheBlockAwayWhereThePoolWantsThat) {
-  BlockPoolOptions options = pool_options();
-  options.reset_on_release = true;
-  const BlockPool fleeting = pool_of(marud_.socket_path(), options);
+struct FleetingPool : Pool {
+  BlockPool fleeting_pool() {
+    BlockPoolOptions options = pool_options();
+    options.reset_on_release = true;
+    return pool_of(marud_.socket_path(), options);
+  }
+};
+
+TEST_F(FleetingPool, LastHandleTakesTheBlockAwayWhereThePoolWantsThat) {
+  const BlockPool fleeting = fleeting_pool();
   const std::vector<uint32_t> tokens = tokens_from(1, 3 * kPageSize);
   const std::vector<BlockHash> hashes = hashes_of(tokens);
   BlockList<ImmutableBlock> chain = registered_chain(fleeting, tokens);
@@ -201,10 +207,8 @@ TEST_F(Pool, LastHandleTakesTheBlockAwayWhereThePoolWantsThat) {
   EXPECT_EQ(pool_.match_blocks(hashes)->size(), 0u);
 }
 
-TEST_F(Pool, BlocksThatAreCutOffGoWhereThePoolWantsThat) {
-  BlockPoolOptions options = pool_options();
-  options.reset_on_release = true;
-  const BlockPool fleeting = pool_of(marud_.socket_path(), options);
+TEST_F(FleetingPool, BlocksThatAreCutOffGoWhereThePoolWantsThat) {
+  const BlockPool fleeting = fleeting_pool();
   const std::vector<uint32_t> tokens = tokens_from(1, 4 * kPageSize);
   const std::vector<BlockHash> hashes = hashes_of(tokens);
   BlockList<ImmutableBlock> chain = registered_chain(fleeting, tokens);
