@@ -5,6 +5,7 @@
 #include "daemon/tierd/entry_key.h"
 #include "daemon/tierd/feed_queue.h"
 #include "daemon/tierd/tenant_quotas.h"
+#include "daemon/tierd/tiers/catalogue.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
 
@@ -34,6 +35,34 @@ TEST(TierdKeys, AreApartByTenantAndTellItsName) {
   EXPECT_EQ(split_entry_key(unnamed)->scope.size(), 25u);
   EXPECT_FALSE(split_entry_key("\0\7abc"));
   EXPECT_FALSE(split_entry_key("x"));
+}
+
+TEST(TierdCatalogue, ARoundInWhichTooManyNamesChangeTakesNothingAway) {
+  Catalogue catalogue([](const std::string& name) { return name; }, 1u << 20, 3);
+  const Catalogue::About about = {"group", 100, 120};
+  const auto entries = [&] {
+    maru_tier_usage usage = {};
+    catalogue.get_usage(usage);
+    return usage.entries;
+  };
+  catalogue.put("kept", "kept", about);
+  catalogue.begin_round();
+  for (const char* const name : {"a", "b", "c", "d"}) catalogue.erase(name);
+  EXPECT_TRUE(catalogue.listed("a", about)) << "it may have been deleted since";
+  catalogue.end_round(true);
+  EXPECT_EQ(entries(), 1u);
+  catalogue.begin_round();
+  EXPECT_TRUE(catalogue.listed("a", about));
+  catalogue.end_round(true);
+  EXPECT_EQ(entries(), 1u) << "the next round is whole: a, without the one that it did not meet";
+}
+
+TEST(TierdCatalogue, AKeyBesideItsNameNeedsRoom) {
+  Catalogue catalogue([](const std::string&) { return std::string(); }, 1000);
+  const std::string key(8000, 'k');
+  catalogue.put("name", key, {"group", 100, 120});
+  uint64_t cursor = 0;
+  EXPECT_EQ(catalogue.next_nameless(&cursor), "name") << "it counts, and its key is not kept";
 }
 
 TEST(TierdAttributes, BelongToTheirKey) {

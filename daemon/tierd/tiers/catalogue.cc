@@ -69,7 +69,7 @@ void Catalogue::remove(Entries::iterator at) {
 void Catalogue::note_change(const std::string& name) {
   if (!is_listing_ || is_in_vain_) return;
   changed_.insert(name);
-  is_in_vain_ = changed_.size() >= kChangedMax;
+  is_in_vain_ = changed_.size() >= changed_max_;
   if (is_in_vain_) changed_.clear();
 }
 

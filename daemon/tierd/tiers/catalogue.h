@@ -38,7 +38,9 @@ class Catalogue {
   using KeyOf = std::function<std::string(const std::string& name)>;
 
   // `key_of`: the key that a name tells; empty: it does not.
-  Catalogue(KeyOf key_of, uint64_t bytes_max) : key_of_(std::move(key_of)), bytes_max_(bytes_max) {}
+  // `changed_max`: names that may change in one round; past it the round is in vain.
+  Catalogue(KeyOf key_of, uint64_t bytes_max, size_t changed_max = 1u << 20)
+      : key_of_(std::move(key_of)), bytes_max_(bytes_max), changed_max_(changed_max) {}
 
   // An entry that was stored or looked up.
   void put(const std::string& name, const std::string& key, const About& about);
@@ -83,7 +85,6 @@ class Catalogue {
   };
   using Entries = std::map<uint64_t, Entry>;
   static constexpr uint64_t kBytesOfAnEntry = 300;  // beside its name and its key
-  static constexpr size_t kChangedMax = 1u << 20;   // in one round; past it the round is in vain
 
   void note_change(const std::string& name);
   // Counts the entry, and returns its place; end(): there is no room.
@@ -95,6 +96,7 @@ class Catalogue {
 
   const KeyOf key_of_;
   const uint64_t bytes_max_;
+  const size_t changed_max_;
   mutable std::mutex mutex_;
   Entries entries_;                                         // by a number that grows, which is the cursor of list()
   std::unordered_map<std::string_view, uint64_t> numbers_;  // by the name that lies in the entry
