@@ -8,6 +8,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace maru::test {
@@ -15,7 +16,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 
-maru_metadata metadata_of(const std::string& text) { return {text.data(), uint32_t(text.size()), 0}; }
+maru_metadata metadata_of(std::string_view text) { return {text.data(), uint32_t(text.size()), 0}; }
 
 maru_store_options with(const maru_metadata* metadata) {
   maru_store_options options{};
