@@ -33,15 +33,19 @@ class UnreadLogMarud(ObservedMarud):
                 connection.connect(str(self.socket))
 
     def fill_log(self):
-        """Until lines are dropped."""
+        """Until lines are dropped, and marud has done with the connections that caused them: they count against the user."""
         def is_full():
             self.come_and_go(200)
             return self.dropped() > 0
         wait_for(is_full, "lines that are dropped")
+        wait_for(lambda: self.number("maru_connections") == 0, "the end of the connections")
+
+    def number(self, metric):
+        text = self.http("GET", "/metrics").text
+        return int(re.search(rf"^{metric} (\d+)", text, re.MULTILINE).group(1))
 
     def dropped(self):
-        text = self.http("GET", "/metrics").text
-        return int(re.search(r"^maru_log_dropped_lines_total (\d+)", text, re.MULTILINE).group(1))
+        return self.number("maru_log_dropped_lines_total")
 
     def read_log(self):
         """Reads from here on, into `read`."""
