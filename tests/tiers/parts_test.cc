@@ -4,12 +4,16 @@
 #include "daemon/tierd/daily_budget.h"
 #include "daemon/tierd/entry_key.h"
 #include "daemon/tierd/feed_queue.h"
+#include "daemon/tierd/temporary_blocks.h"
 #include "daemon/tierd/tenant_quotas.h"
 #include "daemon/tierd/tiers/catalogue.h"
+#include "daemon/tierd/tiers/resp_census.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tiers/tier_user.h"
 
 #include <fstream>
+#include <hiredis/hiredis.h>
+#include <set>
 #include <thread>
 
 namespace maru::test {
@@ -63,6 +67,124 @@ TEST(TierdCatalogue, AKeyBesideItsNameNeedsRoom) {
   catalogue.put("name", key, {"group", 100, 120});
   uint64_t cursor = 0;
   EXPECT_EQ(catalogue.next_nameless(&cursor), "name") << "it counts, and its key is not kept";
+}
+
+// -- the list of a Redis, by answers that a test writes -------------------------------------------------------------------
+
+class Census : public testing::Test {
+ protected:
+  static constexpr uint64_t kNamesOfARound = 6000;
+
+  // The server's answer, as it comes over the wire, to the questions of the step that is asked now.
+  void answer(const std::string& bytes) {
+    RespOutput output;
+    const size_t questions = census_.ask(output);
+    const std::unique_ptr<redisReader, void (*)(redisReader*)> reader(redisReaderCreate(), redisReaderFree);
+    redisReaderFeed(reader.get(), bytes.data(), bytes.size());
+    for (size_t i = 0; i < questions; ++i) {
+      void* found = nullptr;
+      ASSERT_EQ(redisReaderGetReply(reader.get(), &found), REDIS_OK);
+      ASSERT_NE(found, nullptr) << "fewer answers than questions";
+      census_.take(*static_cast<redisReply*>(found));
+      freeReplyObject(found);
+    }
+  }
+  static std::string bulk(const std::string& bytes) {
+    return "$" + std::to_string(bytes.size()) + "\r\n" + bytes + "\r\n";
+  }
+  static std::string names(size_t n, const std::string& cursor, size_t name_bytes = 0) {
+    std::string text = "*2\r\n" + bulk(cursor) + "*" + std::to_string(n) + "\r\n";
+    for (size_t i = 0; i < n; ++i) {
+      std::string name = resp_head_name("p:", std::to_string(i));
+      if (name.size() < name_bytes) name.resize(name_bytes, 'x');
+      text += bulk(name);
+    }
+    return text;
+  }
+  static std::string times(size_t n, const std::string& text) {
+    std::string all;
+    for (size_t i = 0; i < n; ++i) all += text;
+    return all;
+  }
+
+  Catalogue catalogue_{[](const std::string& name) { return name; }, 1u << 20};
+  RespCensus census_{"p:", kNamesOfARound, catalogue_, [](const std::string&) { return false; }};
+};
+
+TEST_F(Census, AnAnswerWithMoreNamesThanAServerGivesEndsTheRound) {
+  census_.begin();
+  answer(names(4096, "0"));
+  ASSERT_TRUE(census_.is_under_way()) << census_.trouble();
+  answer(times(4096, "$0\r\n\r\n"));  // none of them is a head
+  EXPECT_FALSE(census_.is_under_way());
+  EXPECT_EQ(census_.trouble(), "");
+  census_.begin();
+  answer(names(4097, "0"));
+  EXPECT_FALSE(census_.is_under_way());
+  EXPECT_NE(census_.trouble().find("no list of names"), std::string::npos) << census_.trouble();
+}
+
+TEST_F(Census, AnAnswerWithMoreBytesOfNamesThanItsBoundEndsTheRound) {
+  census_.begin();
+  answer(names(2000, "0", 4000));
+  ASSERT_TRUE(census_.is_under_way()) << census_.trouble();
+  answer(times(2000, "$0\r\n\r\n"));
+  census_.begin();
+  answer(names(2200, "0", 4000));
+  EXPECT_FALSE(census_.is_under_way());
+  EXPECT_NE(census_.trouble().find("bytes of names"), std::string::npos) << census_.trouble();
+}
+
+TEST_F(Census, ARoundLooksAtSoManyNamesAndNoMore) {
+  census_.begin();
+  answer(names(4000, "17"));
+  answer(times(4000, "$0\r\n\r\n"));
+  ASSERT_TRUE(census_.is_under_way()) << "the cursor says that there are more";
+  answer(names(2500, "0"));
+  EXPECT_FALSE(census_.is_under_way());
+  EXPECT_NE(census_.trouble().find("raise list_memory"), std::string::npos) << census_.trouble();
+}
+
+TEST_F(Census, ACursorThatNeverEndsHasABound) {
+  census_.begin();
+  uint64_t answers = 0;
+  for (; census_.is_under_way() && answers <= kNamesOfARound; ++answers) answer(names(0, "1"));
+  EXPECT_EQ(answers, kNamesOfARound + 1);
+  EXPECT_NE(census_.trouble(), "");
+}
+
+// -- blocks for temporary tickets alone -----------------------------------------------------------------------------------
+
+TEST(TierdTemporaryBlocks, AreNotRememberedWithoutBound) {
+  constexpr maru_block kParents = 4097;
+  std::set<maru_block> parents;  // blocks that have children still
+  std::vector<maru_block> freed;
+  TemporaryBlocks blocks([&](maru_block block) {
+    if (parents.contains(block)) return -ENOTEMPTY;
+    freed.push_back(block);
+    return 0;
+  });
+  for (maru_block block = 1; block < kParents; ++block) {
+    parents.insert(block);
+    blocks.add(block);
+    blocks.let_go({block});
+  }
+  EXPECT_EQ(blocks.count(), kParents - 1) << "they go with their last child";
+  parents.erase(7);
+  blocks.add(10'000);
+  blocks.let_go({10'000});
+  EXPECT_EQ(freed, (std::vector<maru_block>{10'000, 7}));
+  for (const maru_block block : {maru_block{7}, kParents}) {
+    parents.insert(block);
+    blocks.add(block);
+    blocks.let_go({block});
+  }
+  EXPECT_EQ(blocks.count(), 0u) << "one too many: all of them are ordinary blocks now";
+  parents.clear();
+  freed.clear();
+  blocks.add(10'001);
+  blocks.let_go({10'001});
+  EXPECT_EQ(freed, (std::vector<maru_block>{10'001}));
 }
 
 TEST(TierdAttributes, BelongToTheirKey) {
