@@ -16,6 +16,10 @@ namespace {
 // further (unless very many blocks have the same place), so a longer one is taken for damage.
 constexpr uint32_t kStepsPerGap = 16;
 
+// A choice looks for a block with a copy among so many equally cold blocks of one queue.
+constexpr uint32_t kTiesMax = 16;
+constexpr uint64_t kLookLinesMax = 1024;  // of a choice without a bound on its lines
+
 }  // namespace
 
 EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pages, const BlockFacts& facts)
@@ -24,6 +28,7 @@ EvictionOrder::EvictionOrder(std::span<PolicyEntry> entries, uint32_t region_pag
   shelves_per_region_ = uint32_t((region_pages + most - 1) / most);
   shelf_pages_ = (region_pages + shelves_per_region_ - 1) / shelves_per_region_;
   shelves_.resize(entries.size() / region_pages * shelves_per_region_);
+  copies_.resize(entries.size());
   samples_ = 1u << (uint32_t(std::bit_width(shelf_pages_)) / 2);
   steps_max_ = std::min(shelf_pages_, kStepsPerGap * (shelf_pages_ / samples_ + 1));
 }
@@ -146,6 +151,8 @@ bool EvictionOrder::remove(uint32_t page) {
 
 void EvictionOrder::learn(uint32_t page, uint32_t generation, uint64_t tick) {
   PolicyEntry& each = entry(page);
+  // A policy that is new learns of lives that were known.
+  if (has_copies_ && each.generation.load_relaxed() != generation + 1) copies_.remove(page);
   each.generation.store_relaxed(generation + 1);
   each.last_use_ms.store_relaxed(tick);
   each.word.store_relaxed(0);
@@ -268,6 +275,11 @@ void EvictionOrder::was_evicted(uint32_t page) {
   if (!is_unlearned_page(page)) policy_->evicted(block(page));
 }
 
+void EvictionOrder::note_copy(uint32_t page) {
+  has_copies_ = true;
+  copies_.add(page);
+}
+
 // -- a shelf ----------------------------------------------------------------------------------------------------------
 
 void EvictionOrder::forget(uint32_t shelf_index) {
@@ -280,6 +292,11 @@ void EvictionOrder::forget(uint32_t shelf_index) {
   shelf.lists.clear();
   shelf.count = 0;
   shelf.is_damaged = false;
+}
+
+void EvictionOrder::forget_copies(uint32_t shelf_index) {
+  for (uint32_t page = first_page(shelf_index); has_copies_ && page < end_page(shelf_index); ++page)
+    copies_.remove(page);
 }
 
 void EvictionOrder::unlearn(uint32_t shelf_index) {
@@ -338,7 +355,7 @@ EvictionOrder::Key EvictionOrder::key(uint32_t page, uint64_t with_last_use) con
   known.last_use = with_last_use;
   const PolicyPlace place = policy_->place(known);
   const uint32_t tenant = facts_->tenant(page);
-  Key key = {facts_->tenant_class(tenant), place.queue, place.order, page};
+  Key key = {facts_->tenant_class(tenant), place.queue, place.order, copy_of(page), page};
   if (policy_->ranking() == Ranking::kByRank)
     key.major = policy_->rank(known, facts_->tenant_usage(tenant), *this, pool_);
   return key;
@@ -348,7 +365,8 @@ EvictionOrder::Coldest::Coldest(EvictionOrder& order, std::span<const uint32_t> 
     : order_(order),
       by_rank_(order.policy_->ranking() == Ranking::kByRank),
       regions_(regions.begin(), regions.end()),
-      lines_left_(lines_left) {
+      lines_left_(lines_left),
+      look_lines_left_(lines_left ? *lines_left / 4 : kLookLinesMax) {
   std::sort(regions_.begin(), regions_.end());
   if (!order_.policy_->evicts()) return;
   for (const uint32_t region : regions_)
@@ -402,12 +420,32 @@ void EvictionOrder::Coldest::push(uint32_t page) {
   push_end(end);
 }
 
+// An equally cold block behind this one in its queue, with a copy elsewhere, + 1; 0: there is none nearby.
+uint32_t EvictionOrder::Coldest::copy_behind(const Key& cold) {
+  const uint32_t said = order_.entry(cold.page).list.load_relaxed();
+  if (order_.list_of(cold.page, said) == nullptr) return 0;
+  const uint64_t lines = 1 + uint64_t(std::popcount(order_.policy_->needs()));  // its entry, and facts for the policy
+  uint32_t each = cold.page + 1;
+  for (uint32_t steps = 1; steps < kTiesMax && look_lines_left_ >= lines; ++steps) {
+    each = order_.entry(each - 1).newer.load_relaxed();
+    if (!order_.is_linked(each, said - 1)) return 0;
+    look_lines_left_ -= lines;
+    if (lines_left_) *lines_left_ -= std::min(*lines_left_, lines);
+    if (order_.meter_) order_.meter_->add(lines);
+    const Key next = order_.key(each - 1);
+    if (std::tie(next.tenant_class, next.major, next.order) != std::tie(cold.tenant_class, cold.major, cold.order))
+      return 0;
+    if (next.copy == Copy::kHere) return each;
+  }
+  return 0;
+}
+
 bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
   // Ends: every turn drops an entry, corrects one, or spends a spare. A corrected entry needs it again only if a client
   // scribbles over the words meanwhile, or if the policy changes its answer each time. After so many turns wrong words are
   // taken as they are. All blocks share a single allowance for spares, so that scribbled words cannot spend it once for each
-  // block.
-  turns_left_ += heap_.size() + live_.size() + 16;
+  // block. Each end is looked behind once, until its cold end changes.
+  turns_left_ += heap_.size() + 2 * live_.size() + 16;
   for (; !heap_.empty(); turns_left_ -= turns_left_ != 0) {
     const Entry top = heap_.top();
     const auto live = live_.find(top.end);
@@ -421,13 +459,26 @@ bool EvictionOrder::Coldest::peek(uint32_t* ret_page, Key* ret_key) {
       live_.erase(live);
       continue;
     }
-    const Key now = order_.key(link - 1);
+    Key now = order_.key(link - 1);
+    if (now.copy == Copy::kNotLooked && top.key.copy == Copy::kNone) now.copy = Copy::kNone;
     if (now != top.key && turns_left_ != 0) {
       heap_.pop();
       push_end(top.end);
       continue;
     }
     if (now.tenant_class == kTenantProtected) return false;
+    if (now.copy == Copy::kNotLooked && turns_left_ != 0 && look_lines_left_ != 0) {
+      if (const uint32_t copy = copy_behind(now); copy != 0) {
+        now = order_.key(copy - 1);
+      } else {
+        // Ends that were not looked behind yet may have one.
+        heap_.pop();
+        now.copy = Copy::kNone;
+        live->second = now;
+        heap_.push({now, top.end});
+        continue;
+      }
+    }
     PolicyBlock asked = order_.block(now.page);
     if (spares_left_ > 0 && turns_left_ != 0 && order_.policy_->spare(asked, order_.pool_)) {
       --spares_left_;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "daemon/base/line_meter.h"
+#include "daemon/base/page_bits.h"
 #include "maru/format/control_region.h"
 #include "maru/policy.h"
 
@@ -89,6 +90,10 @@ class EvictionOrder final : private PolicyQueues {
   // Takes it out, if it is in. False if the queue was damaged.
   bool remove(uint32_t page);
   void was_evicted(uint32_t page);
+  // A copy of the known block is elsewhere, as in a tier: it goes before blocks that the policy finds equally cold. This
+  // holds for this life of the page, as long as its shelf is ours.
+  void note_copy(uint32_t page);
+  bool has_copy(uint32_t page) const { return has_copies_ && copies_.has(page); }
 
   // -- a shelf --------------------------------------------------------------------------------------------------------
   // Pages of a shelf at most: so many are sorted at once. In a pool of very many pages a shelf has more of them, since each
@@ -115,6 +120,8 @@ class EvictionOrder final : private PolicyQueues {
   void clear(uint32_t shelf_index);
   // The same without a write to the entries, which are another host's by now.
   void forget(uint32_t shelf_index);
+  // The shelf was another host's, and its blocks may be others by now. No copy of them is known.
+  void forget_copies(uint32_t shelf_index);
   // Empties them, and puts these known blocks of the shelf in, sorted.
   void rebuild(uint32_t shelf_index, std::span<const uint32_t> pages);
   uint64_t count(uint32_t shelf_index) const { return shelves_[shelf_index].count; }
@@ -130,11 +137,18 @@ class EvictionOrder final : private PolicyQueues {
   std::vector<uint32_t> listed(uint32_t shelf_index) const;
 
   // -- choosing -------------------------------------------------------------------------------------------------------
+  // Among equally cold blocks, those with a copy elsewhere go first. All blocks are kHere until the first copy is noted.
+  enum class Copy : uint8_t {
+    kHere,
+    kNotLooked,  // not of this block, and perhaps of an equally cold one behind it in its queue
+    kNone
+  };
   // Decides between two blocks: the lower key goes first.
   struct Key {
     uint32_t tenant_class = 0;
     uint64_t major = 0;  // queue, or rank
     uint64_t order = 0;
+    Copy copy = Copy::kHere;
     uint32_t page = 0;  // makes the order total
     friend auto operator<=>(const Key&, const Key&) = default;
   };
@@ -147,7 +161,8 @@ class EvictionOrder final : private PolicyQueues {
   class Coldest {
    public:
     // `lines_left` (may be null, lives as long): lines of memory that may be read yet, of which each spared block costs
-    // kLinesOfASpare; with none left peek() gives nothing.
+    // kLinesOfASpare; with none left after a spare peek() gives nothing. A quarter of them may go into looks for copies; then
+    // equally cold blocks go in the order of their queues.
     Coldest(EvictionOrder& order, std::span<const uint32_t> regions, uint64_t* lines_left = nullptr);
     // The block that goes next; it stays in its queue. False: none is left. Blocks that the policy spares are moved on the way.
     bool peek(uint32_t* ret_page, Key* ret_key);
@@ -177,11 +192,13 @@ class EvictionOrder final : private PolicyQueues {
       friend bool operator>(const Entry& a, const Entry& b) { return a.key > b.key; }
     };
     uint32_t cold_link(const End& end) const;
+    uint32_t copy_behind(const Key& cold);
     void push_end(const End& end);
     EvictionOrder& order_;
     bool by_rank_;
     std::vector<uint32_t> regions_;  // sorted
     uint64_t* lines_left_;
+    uint64_t look_lines_left_;
     uint64_t spares_left_ = 0;
     uint64_t turns_left_ = 0;  // of all calls of peek()
     std::unordered_map<End, Key, EndHash> live_;
@@ -217,6 +234,7 @@ class EvictionOrder final : private PolicyQueues {
   uint64_t order_of(uint32_t link) const;
   bool goes_to_an_end(uint32_t page, const PolicyPlace& place) const;
   bool insert_at(uint32_t page, const PolicyPlace& place);
+  Copy copy_of(uint32_t page) const { return !has_copies_ || copies_.has(page) ? Copy::kHere : Copy::kNotLooked; }
   uint32_t sample_below(uint32_t number, uint64_t order);
   uint64_t blocks(uint32_t queue) const override;  // PolicyQueues
 
@@ -233,6 +251,8 @@ class EvictionOrder final : private PolicyQueues {
   std::vector<List> lists_;
   std::vector<uint32_t> unused_lists_;
   std::unordered_map<uint32_t, uint64_t> queue_blocks_;
+  PageBits copies_;  // pages of blocks of which a copy is known
+  bool has_copies_ = false;
 };
 
 }  // namespace maru::daemon

@@ -96,6 +96,13 @@ int Pool::make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t no
   return ENOTCONN;
 }
 
+uint64_t Pool::note_copies(std::span<const uint64_t> blocks, uint64_t now_ms) {
+  state_->core.now_ms = now_ms;
+  uint64_t noted = 0;
+  for (const uint64_t bits : blocks) noted += state_->eviction.queues.note_copy(PageRef::from_bits(bits));
+  return noted;
+}
+
 Result<FollowGrant> Pool::follow(uint64_t now_ms) {
   state_->core.now_ms = now_ms;
   if (!state_->feed.is_there()) state_->eviction.recency.drain(kTouchesPerDrain);  // blocks from before are no news

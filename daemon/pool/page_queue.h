@@ -2,7 +2,7 @@
 // scribbles over shared memory cannot make the queue longer than the pool.
 #pragma once
 
-#include "daemon/pool/page_bits.h"
+#include "daemon/base/page_bits.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -252,6 +252,9 @@ class Pool {
   int grant_credit(uint32_t lane, const wire::CreditRequest& request, uint64_t now_ms, std::string* ret_why);
   // 0, and there is a slot for the key in the registry unless another client took it; or EXFULL, and why.
   int make_room(uint32_t lane, const wire::RoomRequest& request, uint64_t now_ms, std::string* ret_why);
+  // A client says that copies of these blocks (PageRefs, of any value) are elsewhere. Costs some lines a block. Returns how
+  // many of them were noted.
+  uint64_t note_copies(std::span<const uint64_t> blocks, uint64_t now_ms);
 
   // The limits of tenants hold from here on: to be called before the pool serves. `at_run_time` goes before the
   // configuration; `save` writes down each change of it before it is answered.

@@ -57,6 +57,7 @@ Outcome Requests::handle(Session& session, Session::Received& received, Moment n
       if (!payload.empty()) return drop("a ping with a payload");
       return answer(*header, {});
     case wire::Type::kMakeRoom: return make_room(session, *header, payload, now);
+    case wire::Type::kHasCopies: return has_copies(session, *header, payload, now);
     case wire::Type::kBadMemory: return bad_memory(session, *header, payload, now);
     case wire::Type::kFollow: return follow(session, *header, payload, now);
     case wire::Type::kRegionTaken:
@@ -136,6 +137,20 @@ Outcome Requests::make_room(Session& session, const wire::MessageHeader& header,
   if (code == 0) return answer(header, {});
   log_debug("{} gets no room in pool \"{}\": {}", session.text(), pools_[watch->pool]->name(), why);
   return refuse(header, code, why);
+}
+
+Outcome Requests::has_copies(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                             Moment now) {
+  std::vector<uint64_t> blocks(payload.size() / sizeof(uint64_t));
+  if (blocks.empty() || blocks.size() > wire::kCopiesMax || payload.size() % sizeof(uint64_t) != 0)
+    return drop("a report of copies of the wrong size");
+  Outcome outcome;
+  LaneWatch* watch = lane_of(session, header, outcome);
+  if (!watch) return outcome;
+  if (session.is_read_only) return refuse(header, EROFS, "this client attached to read only");
+  std::memcpy(blocks.data(), payload.data(), payload.size());
+  const wire::CopiesReply reply = {pools_[watch->pool]->serving()->note_copies(blocks, now.unix_ms)};
+  return answer(header, wire::bytes_of(reply));
 }
 
 Outcome Requests::bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

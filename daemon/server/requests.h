@@ -166,6 +166,8 @@ class Requests {
   Outcome credit(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload, Moment now);
   Outcome make_room(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                     Moment now);
+  Outcome has_copies(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
+                     Moment now);
   Outcome bad_memory(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,
                      Moment now);
   Outcome delete_tree(Session& session, const wire::MessageHeader& header, std::span<const std::byte> payload,

@@ -378,12 +378,17 @@ MARU_PUBLIC int maru_pin_batch(maru_client *client, const maru_key *keys, size_t
 /* As maru_pin, by block. Errors: -ENOENT the block is gone; -ENOBUFS; -EINVAL. */
 MARU_PUBLIC int maru_pin_block(maru_client *client, maru_block block, maru_view *ret_view);
 
-/* The metadata of a block that the caller holds. The view may come from maru_retrieve, maru_pin, maru_pin_block,
- * maru_store_pinned or maru_resolve. The bytes lie in the pool behind the payload, at an address that is a multiple of 64. They
- * may be read for as long as the view is held. The call reads no word of the pool that finding the block has not read. Where
- * the pool has checksums, maru_retrieve and maru_resolve have verified the bytes. ret_metadata: data NULL and bytes 0 where the
- * block has none. Errors: -ENOENT the block is gone, because the caller did not hold it; -EBADMSG its line is damaged (run
- * marudctl check); -EHWPOISON its memory is bad; -EINVAL, also a view of nothing. */
+/* As maru_retrieve, by block, and this is no use of the block: the pool's policy does not hear of it, and no counter of hits
+ * rises. For programs that copy blocks elsewhere. An expired block is found until marud has taken it away. Errors: -ENOENT the
+ * block is gone; -ENOBUFS, -EIO, -EHWPOISON, -ESHUTDOWN as of maru_retrieve; -EINVAL. */
+MARU_PUBLIC int maru_peek_block(maru_client *client, maru_block block, maru_view *ret_view);
+
+/* The metadata of a block that the caller holds. The view may come from maru_retrieve, maru_peek_block, maru_pin,
+ * maru_pin_block, maru_store_pinned or maru_resolve. The bytes lie in the pool behind the payload, at an address that is a
+ * multiple of 64. They may be read for as long as the view is held. The call reads no word of the pool that finding the block
+ * has not read. Where the pool has checksums, maru_retrieve, maru_peek_block and maru_resolve have verified the bytes.
+ * ret_metadata: data NULL and bytes 0 where the block has none. Errors: -ENOENT the block is gone, because the caller did not
+ * hold it; -EBADMSG its line is damaged (run marudctl check); -EHWPOISON its memory is bad; -EINVAL, also a view of nothing. */
 MARU_PUBLIC int maru_view_metadata(maru_client *client, const maru_view *view, maru_metadata *ret_metadata);
 
 /* The pool's facts about a block. */
@@ -407,8 +412,9 @@ typedef struct maru_block_info {
 MARU_PUBLIC int maru_get_block_info(maru_client *client, maru_block block, maru_block_info *ret_info,
                                     maru_key_copy *ret_key);
 
-/* Ends the pin of a view from maru_retrieve or maru_pin; its data must not be read any more. Errors: -EINVAL not pinned by this
- * view. A second release is such an error; but while this client has another pin of the same block, it would end that pin. */
+/* Ends the pin of a view from maru_retrieve, maru_pin or maru_peek_block; its data must not be read any more. Errors: -EINVAL
+ * not pinned by this view. A second release is such an error; but while this client has another pin of the same block, it
+ * would end that pin. */
 MARU_PUBLIC int maru_release(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_unpin(maru_client *client, const maru_view *view);
 MARU_PUBLIC int maru_release_batch(maru_client *client, const maru_view *views, size_t n);
@@ -465,6 +471,18 @@ MARU_PUBLIC int maru_delete_block(maru_client *client, maru_block block, uint32_
  * stayed; -EAGAIN the tree of a call that timed out is not done; -ENOTCONN, -ETIMEDOUT, -ESTALE as from maru_alloc; -EROFS the
  * client only reads; -ESHUTDOWN; -EINVAL. */
 MARU_PUBLIC int maru_delete_tree(maru_client *client, const maru_key *key, uint64_t *ret_deleted);
+
+/* -- copies ---------------------------------------------------------------------------------------------------------- */
+
+/* Tells marud that copies of these blocks are outside the pool, as in a tier. It is a hint: where the pool's policy finds
+ * blocks equally cold, marud evicts those with a copy first, as far as it looks. The hint ends with this life of the block,
+ * and with marud.
+ *   blocks  n of them, 2^20 at most; NULL if n is 0
+ * Returns how many of them marud has noted. It leaves out blocks that have gone, those in regions of other hosts, and those
+ * that were stored some milliseconds ago, which it has not met yet. Any thread. Waits for marud's answers, each for at most
+ * timeout_ms: one for each 1024 blocks. Errors (some of the blocks may be noted): -EOPNOTSUPP this marud is an older one;
+ * -EROFS the client only reads; -ENOTCONN, -ETIMEDOUT, -ESTALE as from maru_alloc; -ESHUTDOWN; -EINVAL. */
+MARU_PUBLIC int maru_report_copies(maru_client *client, const maru_block *blocks, size_t n);
 
 /* -- counting -------------------------------------------------------------------------------------------------------- */
 

@@ -484,6 +484,8 @@ class Client {
   Outcome<View> retrieve(const Key& key) { return view_from(maru_retrieve, &key); }
   Outcome<View> pin(const Key& key) { return view_from(maru_pin, &key); }
   Outcome<View> pin_block(maru_block block) { return view_from(maru_pin_block, block); }
+  // With its payload, and no use of the block.
+  Outcome<View> peek_block(maru_block block) { return view_from(maru_peek_block, block); }
   // ret_views[i] stays empty where keys[i] is absent, or cannot be read.
   Outcome<size_t> retrieve_batch(std::span<const Key> keys, std::span<View> ret_views) {
     return views_from(maru_retrieve_batch, keys, ret_views);

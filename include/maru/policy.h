@@ -16,7 +16,8 @@
 // When marud needs memory, it merges the cold ends of the queues of all regions in question. By default the lowest queue goes
 // first, and within a queue the lowest order (Ranking::kByPlace). A policy whose queues compete in another way gives each cold
 // end a rank instead (Ranking::kByRank); S3-FIFO chooses so between its two queues. Under every policy the blocks of tenants
-// over their limit go before all others.
+// over their limit go before all others. Among blocks at the same place, those that have a copy elsewhere, as in a
+// tier, go first, as far as marud looks.
 //
 // Cost: a block is moved in constant time when its new place is the warm end of its queue, as after a use in every policy
 // above. Otherwise marud searches from the cold end. All calls come from marud's one deciding thread; none may block, throw or

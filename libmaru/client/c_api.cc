@@ -409,6 +409,11 @@ int maru_pin_block(maru_client* client, maru_block block, maru_view* ret_view) {
   return with(client, [&](Client& c) { return ret_view ? c.pin_block(PageRef::from_bits(block), ret_view) : -EINVAL; });
 }
 
+int maru_peek_block(maru_client* client, maru_block block, maru_view* ret_view) {
+  return with(client,
+              [&](Client& c) { return ret_view ? c.peek_block(PageRef::from_bits(block), ret_view) : -EINVAL; });
+}
+
 int maru_view_metadata(maru_client* client, const maru_view* view, maru_metadata* ret_metadata) {
   return with_any(client,
                   [&](Client& c) { return view && ret_metadata ? c.view_metadata(*view, ret_metadata) : -EINVAL; });
@@ -512,6 +517,13 @@ int maru_delete_tree(maru_client* client, const maru_key* key, uint64_t* ret_del
     const int status = c.remove_tree(digest, &deleted);
     if (ret_deleted && (status == 0 || status == -EBUSY)) *ret_deleted = deleted;
     return status;
+  });
+}
+
+int maru_report_copies(maru_client* client, const maru_block* blocks, size_t n) {
+  return with(client, [&](Client& c) {
+    if ((blocks == nullptr && n != 0) || n > maru::limits::kBatchKeysMax) return -EINVAL;
+    return c.report_copies({blocks, n});
   });
 }
 

@@ -172,6 +172,7 @@ class Client {
   int retrieve(const shm::Digest& digest, bool payload, maru_view* ret_view);
   int retrieve_batch(std::span<const shm::Digest> digests, bool payload, maru_view* ret_views);
   int pin_block(shm::PageRef ref, maru_view* ret_view);
+  int peek_block(shm::PageRef ref, maru_view* ret_view);
   int release(const maru_view& view);
   int match_prefix(const maru_key* keys, size_t n, maru_match* ret_match);
   int resolve(const maru_match& match, std::span<const shm::Digest> digests, maru_view* ret_views);
@@ -180,6 +181,7 @@ class Client {
   // This life of a block; with `unpinned` only where no lane pins it.
   int remove_block(shm::PageRef ref, bool unpinned);
   int remove_tree(const shm::Digest& digest, uint64_t* ret_deleted);
+  int report_copies(std::span<const maru_block> blocks);
   int next_evicted(maru_key_copy* ret_key);
   void statistics(maru_statistics* ret_statistics) const;
   void count_blocks(maru_block_counts* ret_counts) const;

@@ -8,6 +8,7 @@
 #include "tests/fuzz/target.h"
 #include "tests/support/temporary_directory.h"
 
+#include <array>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -250,6 +251,7 @@ Input all_kinds() {
   wire::DeleteTreeRequest tree{1, 2};
   append(input, 0, 0, Type::kDeleteTree, wire::bytes_of(tree));
   append(input, 0, 0, Type::kMakeRoom, wire::bytes_of(wire::RoomRequest{1, 2, 0, 0}));
+  append(input, 0, 0, Type::kHasCopies, wire::bytes_of(std::array<uint64_t, 2>{1, uint64_t{3} << 32 | 2}));
   append(input, 1, 0, Type::kPing, {});
   append(input, 0, 0, Type::kDetach, {});
   return input.take();

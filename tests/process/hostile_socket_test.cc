@@ -139,6 +139,9 @@ TEST_F(HostileSocket, PacketsThatAreNotWellFormedAreDroppedWithTheirReason) {
   drop(request(Type::kAttach, std::as_bytes(std::span("payload", 7))));
   drop(request(Type::kRent, std::as_bytes(std::span("payload", 7))));
   drop(request(Type::kDeleteTree, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kHasCopies));
+  drop(request(Type::kHasCopies, std::as_bytes(std::span("payload", 7))));
+  drop(request(Type::kHasCopies, std::vector<std::byte>(8 * (wire::kCopiesMax + 1))));
   drop(request(Type::kAdmin, std::as_bytes(std::span("not json", 8))));
   wire::AttachRequest attach{};
   std::memset(attach.pool, 'x', sizeof(attach.pool));  // a name without an end

@@ -65,12 +65,15 @@ class EvictionOrders : public testing::TestWithParam<Ranking> {
     const uint32_t page = uint32_t(random_.below(kPages));
     TestBlock& block = facts_.blocks[page];
     *region = page / kRegionPages;
-    switch (random_.below(8)) {
+    switch (random_.below(9)) {
       case 0: return order_.remove(page);
       case 1: return !block.is_known || order_.inherit(page, now_ - random_.below(3));
       case 2: return !block.is_known || order_.child_left(page, uint32_t(random_.below(kPages)));
       case 3:
       case 4: return !block.is_known || order_.use(page, now_ - random_.below(3));
+      case 5:
+        if (block.is_known) order_.note_copy(page);
+        return true;
       default:
         if (order_.contains(page)) return true;
         if (!block.is_known || random_.one_in(4)) order_.learn(page, ++block.generation, now_ - random_.below(3));

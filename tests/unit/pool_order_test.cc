@@ -469,6 +469,63 @@ TEST(PoolOrder, TicksThatChangeWhileBlocksComeBackHarmNobody) {
   EXPECT_EQ(home.pool->admin("check", nlohmann::json::object(), home.now_ms).at("found"), 0);
 }
 
+// -- copies -----------------------------------------------------------------------------------------------------------
+
+// A full pool whose blocks were all used in the same millisecond. Of every third one a copy is elsewhere.
+struct FullOfEquals {
+  FullOfEquals() {
+    for (uint64_t i = 0; i < home_.region.pages(); ++i) {
+      const PageRef ref = client_->store(name(i));
+      if (ref.is_none()) throw std::runtime_error("the pool does not take " + name(i));
+      if (i % 3 != 1) continue;
+      copies_.push_back(ref.bits);
+      names_.push_back(name(i));
+    }
+    std::sort(names_.begin(), names_.end());
+  }
+  Keys evict() {
+    EXPECT_TRUE(client_->rent(names_.size()));
+    Keys gone = client_->evicted;
+    std::sort(gone.begin(), gone.end());
+    return gone;
+  }
+
+  PoolUnderTest home_;
+  std::unique_ptr<InProcessClient> client_ = home_.attach();
+  std::vector<uint64_t> copies_;
+  Keys names_;  // of blocks with a copy, sorted
+};
+class PoolOrderOfCopies : public ::testing::Test, protected FullOfEquals {};
+
+TEST_F(PoolOrderOfCopies, GoFirstAmongEquals) {
+  home_.settle();
+  EXPECT_EQ(home_.pool->note_copies(copies_, home_.now_ms), copies_.size());
+  EXPECT_EQ(evict(), names_);
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
+TEST_F(PoolOrderOfCopies, OutliveAChangeOfPolicy) {
+  home_.settle();
+  home_.pool->note_copies(copies_, home_.now_ms);
+  ASSERT_TRUE(home_.pool->set_policy("fifo", {}, home_.now_ms, false));
+  EXPECT_EQ(evict(), names_);
+}
+
+TEST_F(PoolOrderOfCopies, ThatMarudHasNotMetOrThatAreNoneChangeNothing) {
+  EXPECT_EQ(home_.pool->note_copies(copies_, home_.now_ms), 0u) << "no touch was read so far";
+  home_.settle();
+  std::vector<uint64_t> none = {0, ~uint64_t{0}, PageRef::of(uint32_t(home_.region.pages()), 1).bits};
+  for (const uint64_t bits : copies_) {
+    const PageRef ref = PageRef::from_bits(bits);
+    none.push_back(PageRef::of(ref.page(), ref.generation() + 1).bits);
+  }
+  EXPECT_EQ(home_.pool->note_copies(none, home_.now_ms), 0u);
+  FullOfEquals plain;
+  plain.home_.settle();
+  EXPECT_EQ(evict(), plain.evict());
+  EXPECT_EQ(home_.audit(), std::set<std::string>{});
+}
+
 // -- another marud ----------------------------------------------------------------------------------------------------
 
 TEST(PoolOrder, TouchesThatWereLostWhileNoMarudRanAreCounted) {

@@ -147,6 +147,15 @@ void Queues::inherit_use(PageRef parent, uint64_t child_tick) {
   if (!order.inherit(page, std::min(child_tick, core_.tick(core_.now_ms)))) mend(order.shelf_of(page));
 }
 
+bool Queues::note_copy(PageRef ref) {
+  core_.meter.add(2);  // its word, and its entry
+  if (!core_.region.is_page(ref) || !regions_.owns_page(ref.page())) return false;
+  if (!core_.word(ref.page()).is(PageState::kReady, ref.generation())) return false;
+  if (!order.knows(ref.page(), ref.generation())) return false;
+  order.note_copy(ref.page());
+  return true;
+}
+
 void Queues::child_left(PageRef parent, EvictionOrder::Coldest* coldest) {
   if (!core_.region.is_page(parent)) return;
   const uint32_t page = parent.page(), generation = parent.generation();

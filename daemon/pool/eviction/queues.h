@@ -13,9 +13,9 @@
 // Thread safety: one thread.
 #pragma once
 
+#include "daemon/base/page_bits.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/pool/core.h"
-#include "daemon/pool/page_bits.h"
 #include "daemon/pool/region_table.h"
 #include "daemon/pool/tenants/pool_tenants.h"
 
@@ -62,6 +62,9 @@ class Queues final : public BlockFacts {
   // A child of this block goes, or a use of a child that is gone was read: the later of the two uses is the block's. Before the
   // child is FREE, so that a death in between leaves no childless parent that is colder than its child was.
   void inherit_use(PageRef parent, uint64_t child_tick);
+  // A client says that a copy of this block is elsewhere. False, and nothing happens, if its life is over, if it is another
+  // host's, or if its first touch was not applied yet: to learn of it here would make that touch a use.
+  bool note_copy(PageRef ref);
   // A child of this block is gone for good: without children left it may go too.
   void child_left(PageRef parent, EvictionOrder::Coldest* coldest);
   // Blocks that belong into a queue and are in none. A shelf that misses many blocks, or whose places are dear to find, is

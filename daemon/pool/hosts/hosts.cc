@@ -201,6 +201,7 @@ void Hosts::look_at_regions() {
       entry = {};
       entry.state = RegionState::kOrphaned;
       entry.generation = generation;
+      queues_.for_shelves(i, [&](uint32_t shelf) { queues_.order.forget_copies(shelf); });
       queues_.for_shelves(i, [&](uint32_t shelf) { queues_.mend(shelf); });  // as many in a turn as that has room for
     }
   }

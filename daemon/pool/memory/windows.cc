@@ -19,7 +19,7 @@ struct Window {
   }
 };
 
-constexpr EvictionOrder::Key kMustStay = {kTenantProtected, kNever, kNever, 0};
+constexpr EvictionOrder::Key kMustStay = {.tenant_class = kTenantProtected, .major = kNever, .order = kNever};
 constexpr EvictionOrder::Key kNoBlock = {};
 
 struct Cell {

@@ -15,9 +15,9 @@ namespace maru::wire {
 
 inline constexpr uint32_t kMagic = 0x5552414d;  // "MARU" when read as bytes
 inline constexpr uint16_t kVersion = 1;
-// Messages that later maruds know: 1 adds kMakeRoom, 2 kFollow, 3 kRentWantsTimes. marud shows its minor version in
-// HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
-inline constexpr uint16_t kMinorVersion = 3;
+// Messages that later maruds know: 1 adds kMakeRoom, 2 kFollow, 3 kRentWantsTimes, 4 kHasCopies. marud shows its minor version
+// in HostRecord::serves, since an earlier marud ends the connection at a message that it does not know.
+inline constexpr uint16_t kMinorVersion = 4;
 
 enum class Type : uint16_t {
   kAttach = 1,       // AttachRequest [+ descriptors handed back] -> AttachReply + descriptors, see there
@@ -32,8 +32,9 @@ enum class Type : uint16_t {
   kPoolLeaves = 10,  // unasked: PoolLeaves
   kMakeRoom = 11,    // RoomRequest -> nothing; refused with EXFULL
   kFollow = 12,      // FollowRequest -> FollowReply + descriptors, see there
+  kHasCopies = 13,   // 1 to kCopiesMax PageRefs of 8 bytes each -> CopiesReply, see there
 };
-inline constexpr uint16_t kTypeMax = 12;
+inline constexpr uint16_t kTypeMax = 13;
 
 struct MessageHeader {
   uint32_t magic;
@@ -195,6 +196,15 @@ struct PoolLeaves {
   uint64_t deadline_ms;  // from now; afterwards an administrator may end the process
 };
 static_assert(sizeof(PoolLeaves) == 8);
+
+// Blocks that the client, or storage below the pool, has a copy of. A hint: among blocks that the pool's policy finds equally
+// cold, those with a copy go first. marud leaves out blocks that have gone, blocks that it has not met yet, and blocks in
+// regions of other hosts.
+inline constexpr size_t kCopiesMax = 1024;
+struct CopiesReply {
+  uint64_t noted;  // of the blocks
+};
+static_assert(sizeof(CopiesReply) == 8);
 
 struct DeleteTreeRequest {
   uint64_t digest_lo;
