@@ -167,7 +167,7 @@ bool Controllers::is_alive() { return std::exchange(rounds_seen_, rounds_.load()
 void Controllers::run() {
   std::array<epoll_event, 32> events;
   while (!is_stopping_) {
-    bool has_deadline = prefetches_->has_open();
+    bool has_deadline = prefetches_->has_open() || stores_->has_copies();
     for (const auto& slot : slots_) has_deadline = has_deadline || slot->has_open();
     const int n =
         ::epoll_wait(poll_.get(), events.data(), int(events.size()), has_deadline ? kDeadlineTickMs : kIdleTickMs);
@@ -178,6 +178,7 @@ void Controllers::run() {
     prefetches_->expire(now);
     prefetches_->pump();  // late operations may have left room
     stores_->pump();
+    stores_->report_copies(now);
     if (door_) door_->tick(now);
     if (!draining_.empty()) answer_drained();
     if (now < next_look_) continue;

@@ -12,6 +12,16 @@ constexpr size_t kSeenKeys = 1u << 20;          // digests that kSecondUse remem
 constexpr size_t kRememberedBlocks = 1u << 18;  // published or freed, and not told by the feed yet
 constexpr size_t kStaleMax = 1u << 18;
 constexpr size_t kStaleAtATime = 64;
+constexpr size_t kCopiesKept = 1u << 16;
+constexpr size_t kCopiesAtOnce = 1024;
+constexpr std::chrono::milliseconds kReportPause{100};  // some turns of marud
+constexpr std::chrono::seconds kReportRetryPause{5};    // a marud that does not answer costs the loop a wait
+
+bool has_expired(const FeedItem& item) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto now_ms = uint64_t(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  return item.expires_ms != 0 && item.expires_ms <= now_ms;
+}
 
 }  // namespace
 
@@ -58,6 +68,8 @@ StoreController::StoreController(const StoreSettings& settings, maru_client* cli
                                  "Stored blocks that were not considered: the queue was full")),
       deleted_(counters.counter("maru_tier_forgotten_total", "Keys that the tiers forgot because they were deleted")),
       freed_(counters.counter("maru_tier_freed_blocks_total", "Blocks deleted from the pool after they were written")),
+      reported_(counters.counter("maru_tier_reported_copies_total",
+                                 "Blocks of which marud knows that a tier has them: they go first among equals")),
       pinned_(counters.gauge("maru_tier_pinned_bytes", "Bytes of the pool that are pinned for writing")),
       held_(counters.gauge("maru_tier_pinned_chain_bytes", "Bytes of the pool that these pins keep from eviction")),
       queue_length_(counters.gauge("maru_tier_store_queue", "Blocks that wait to be written")),
@@ -90,6 +102,24 @@ void StoreController::take(std::deque<FeedItem> items) {
 void StoreController::published(maru_block block) {
   if (published_.size() >= kRememberedBlocks) published_.clear();  // they are compared, and not written again
   published_.insert(block);
+  if (copies_.size() < kCopiesKept) copies_.push_back(block);
+}
+
+// Hints: none is told again.
+void StoreController::report_copies(Clock::time_point now) {
+  if (now < next_report_ || !has_copies()) return;
+  if (due_copies_.empty()) {
+    due_copies_.swap(copies_);
+    next_report_ = now + kReportPause;
+    return;
+  }
+  const size_t n = std::min(due_copies_.size(), kCopiesAtOnce);
+  const int result = maru_report_copies(client_, due_copies_.data() + (due_copies_.size() - n), n);
+  due_copies_.resize(due_copies_.size() - n);
+  if (result >= 0)
+    reported_.add(uint64_t(result));
+  else
+    next_report_ = now + kReportRetryPause;
 }
 
 void StoreController::pump() {
@@ -125,25 +155,24 @@ bool StoreController::begin(FeedItem& item) {
     return false;
   for (const auto& slot : slots_)
     if (!slot->has_room()) return false;
-  const maru_key found = item.maru_key_now();
   maru_view view = {};
   if (item.length > settings_.pinned_bytes_max) {
     not_admitted_.add();
     return true;
   }
-  if (maru_retrieve(client_, &found, &view) != 0) {
+  // No use of the block: to write it down makes it no warmer for the pool's policy.
+  if (maru_peek_block(client_, item.block, &view) != 0) {
     gone_.add();
     return true;
   }
   maru_block_info info = {};
   info.size = sizeof(info);
-  // Another life under the same key has an event of its own.
-  const bool is_gone = view.block != item.block || view.bytes != item.length ||
-                       maru_get_block_info(client_, view.block, &info, nullptr) != 0;
+  const bool is_gone = view.bytes != item.length || maru_get_block_info(client_, view.block, &info, nullptr) != 0;
   const uint64_t chain_bytes = (info.depth + 1) * item.length;  // blocks of a chain are about equally large
   const std::string parent = item.parent.empty() ? "" : entry_key(item.maru_parent_now(), pool_, names_);
   const bool must_wait = !is_gone && !may_hold(chain_bytes, parent);
-  const bool is_left_out = !is_gone && !must_wait && item.attempts == 0 && !is_admitted(item, key);
+  const bool is_left_out =
+      !is_gone && !must_wait && (has_expired(item) || (item.attempts == 0 && !is_admitted(item, key)));
   if (is_gone || must_wait || is_left_out) {
     (void)maru_release(client_, &view);
     if (is_gone) gone_.add();
@@ -193,10 +222,6 @@ void StoreController::let_go(Job& job) {
 }
 
 bool StoreController::is_admitted(const FeedItem& item, const std::string& key) {
-  const uint64_t now_ms = uint64_t(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-  if (item.expires_ms != 0 && item.expires_ms <= now_ms) return false;
   if (settings_.policy == StorePolicy::kSecondUse) {
     const uint64_t digest = payload_checksum(key.data(), key.size()) | 1;  // never 0, which is an empty place
     Seen& place = seen_[digest % seen_.size()];
@@ -322,7 +347,10 @@ void StoreController::finish(Job& job) {
 
 void StoreController::end(Job& job) {
   if (job.has_pin) let_go(job);
-  if (job.stored > 0 && settings_.policy == StorePolicy::kSkipPool) (void)free_block(job.item.block);
+  if (job.stored > 0) {
+    const bool is_freed = settings_.policy == StorePolicy::kSkipPool && free_block(job.item.block) == 0;
+    if (!is_freed && copies_.size() < kCopiesKept) copies_.push_back(job.item.block);
+  }
   if (job.is_busy) finish_change(job.key);
 }
 

@@ -67,6 +67,10 @@ class StoreController {
   bool is_stale(const TierSlot& slot, const std::string& entry_key) const {
     return stale_.contains({&slot, entry_key});
   }
+  // Tells marud of blocks that a tier has by now, one message a call: of those that have waited for a pause, in which marud
+  // meets a block that was stored just now.
+  void report_copies(Clock::time_point now);
+  bool has_copies() const { return !due_copies_.empty() || !copies_.empty(); }
   // Tries again to delete some of these.
   void delete_stale();
   // Called with the key of each deletion that the tiers follow.
@@ -103,7 +107,7 @@ class StoreController {
   TenantQuotas& quotas_;
   Slots& slots_;
   Sample &stored_, &stored_bytes_, &given_up_, &gone_, &not_admitted_, &over_budget_, &over_quota_, &evicted_for_quota_,
-      &left_out_, &deleted_, &freed_, &pinned_, &held_, &queue_length_;
+      &left_out_, &deleted_, &freed_, &reported_, &pinned_, &held_, &queue_length_;
   std::deque<FeedItem> queue_;  // stored blocks
   std::deque<FeedItem>
       deletions_;  // they never wait for room; a stored block whose deletion went first is gone when it comes
@@ -119,8 +123,10 @@ class StoreController {
   std::pair<const TierSlot*, std::string> stale_tried_ = {};  // the last one of them
   DailyBudget budget_;
   std::unordered_map<std::string, Job*> pinned_jobs_;  // by key
-  uint64_t pinned_bytes_ = 0;                          // of the pinned blocks themselves
-  uint64_t held_bytes_ = 0;                            // of them and the chains above them
+  std::vector<maru_block> copies_, due_copies_;        // that a tier has, and marud does not know of
+  Clock::time_point next_report_ = {};
+  uint64_t pinned_bytes_ = 0;  // of the pinned blocks themselves
+  uint64_t held_bytes_ = 0;    // of them and the chains above them
 };
 
 }  // namespace maru::tierd

@@ -358,6 +358,47 @@ TEST_F(TierControllers, ARetryGoesToTheTiersThatLackTheBlock) {
   EXPECT_EQ(counters_.counter("maru_tier_stored_blocks_total", "").value(), 1u);
 }
 
+TEST_F(TierControllers, MarudHearsOfBlocksThatATierHas) {
+  start(2);
+  const Sample& reported = counters_.counter("maru_tier_reported_copies_total", "");
+  Clock::time_point now = Clock::now();
+  // Each waits for a pause, so that marud has met it.
+  const auto report = [&] {
+    for (int i = 0; i < 3; ++i) stores_->report_copies(now += std::chrono::seconds(1));
+    return reported.value();
+  };
+  const auto has_met = [&](const FeedItem& item) {
+    return test::wait_until([&] { return maru_report_copies(user_, &item.block, 1) == 1; });
+  };
+  const FeedItem both = stored("both"), one = stored("one"), none = stored("none");
+  ASSERT_TRUE(has_met(both) && has_met(one) && has_met(none));
+  tell(both);
+  answer("store both", 0, 0);
+  EXPECT_EQ(report(), 0u) << "its memory is still with a tier";
+  answer("store both", 0, 1);
+  stores_->report_copies(now += std::chrono::seconds(1));
+  EXPECT_EQ(reported.value(), 0u) << "it waits for a pause";
+  stores_->report_copies(now);
+  EXPECT_EQ(reported.value(), 0u);
+  stores_->report_copies(now += std::chrono::seconds(1));
+  EXPECT_EQ(reported.value(), 1u);
+  tell(one);
+  answer("store one", -EFBIG, 0);
+  answer("store one", 0, 1);
+  tell(none);
+  answer("store none", -EFBIG, 0);
+  answer("store none", -EFBIG, 1);
+  EXPECT_EQ(report(), 2u);
+  const FeedItem gone = stored("gone");
+  ASSERT_TRUE(has_met(gone));
+  tell(gone);
+  answer("store gone", 0, 0);
+  answer("store gone", 0, 1);
+  remove({"gone"});
+  EXPECT_EQ(report(), 2u) << "marud notes blocks that are there";
+  EXPECT_FALSE(stores_->has_copies());
+}
+
 TEST_F(TierControllers, ABlockThatASnapshotTellsAgainIsNoSecondUse) {
   store_settings_.policy = StorePolicy::kSecondUse;
   start();

@@ -87,6 +87,7 @@ TEST_F(Tierd, BlocksComeBackAfterEvictionWithParentMetadataAndBytes) {
   const auto keys = keys_of("chain", 40);
   store_chain(client, keys);
   ASSERT_TRUE(tierd_->has_entries(40)) << tierd_->list().dump();
+  EXPECT_TRUE(wait_until([&] { return tierd_->metric("maru_tier_reported_copies_total") >= 40; }));
   evict(client, keys);
   Prefetch prefetch(*tierd_, keys);
   ASSERT_EQ(prefetch.wait(), 0);
@@ -179,6 +180,59 @@ TEST_F(Tierd, SecondUseAdmitsWhatComesBack) {
   EXPECT_EQ(client.remove("twice"), 0);
   EXPECT_EQ(client.store("twice", std::string(5000, 'y')), 0);
   ASSERT_TRUE(tierd_->has_entries(1));
+}
+
+// By second use a part of a batch is in the tier. The others were stored first, so they would go first otherwise.
+TEST_F(Tierd, OfEquallyColdBlocksThoseInATierGoFirst) {
+  constexpr size_t kEach = 12, kAll = 2 * kEach;  // marud looks at the next fifteen
+  start(kFileTier, "[store]\npolicy = \"second_use\"\nforget_deleted = false\n");
+  TestClient client(marud_.socket_path());
+  const std::string payload(1000, 'x');
+  const auto comes_to = [&](const std::string& metric, uint64_t n) {
+    return wait_until([&] { return tierd_->metric(metric) == n; });
+  };
+  std::vector<std::string> names = keys_of("here alone", kEach);
+  for (const std::string& name : keys_of("in a tier", kEach)) {
+    names.push_back(name);
+    ASSERT_EQ(client.store(name, payload), 0);
+  }
+  ASSERT_TRUE(comes_to("maru_tier_store_not_admitted_total", kEach));
+  for (size_t i = kEach; i < kAll; ++i) ASSERT_EQ(client.remove(names[i]), 0);
+
+  maru_key keys[kAll];
+  const void* data[kAll];
+  uint64_t bytes[kAll], stored_ms[kAll];
+  maru_block blocks[kAll];
+  int32_t results[kAll];
+  for (size_t i = 0; i < kAll; ++i) keys[i] = key_of(names[i]), data[i] = payload.data(), bytes[i] = payload.size();
+  ASSERT_EQ(maru_store_copy_batch(client, keys, data, bytes, kAll, nullptr, blocks, results), int(kAll));
+  for (size_t i = 0; i < kAll; ++i) {
+    maru_block_info info = {};
+    info.size = sizeof(info);
+    ASSERT_EQ(maru_get_block_info(client, blocks[i], &info, nullptr), 0);
+    stored_ms[i] = info.stored_ms;
+  }
+  ASSERT_TRUE(comes_to("maru_tier_store_not_admitted_total", 2 * kEach));
+  ASSERT_TRUE(comes_to("maru_tier_reported_copies_total", kEach));
+
+  // Each block's step: how many others were stored before it went.
+  uint64_t steps[kAll] = {}, gone = 0;
+  for (uint64_t step = 1; gone < kAll && step < 100'000; ++step) {
+    ASSERT_EQ(client.store("filler " + std::to_string(step), payload), 0);
+    uint8_t present[kAll];
+    ASSERT_GE(maru_exists_batch(client, keys, kAll, present), 0);
+    for (size_t i = 0; i < kAll; ++i)
+      if (!present[i] && steps[i] == 0) steps[i] = step, ++gone;
+  }
+  ASSERT_EQ(gone, kAll);
+  size_t earlier = 0;
+  for (size_t here = 0; here < kEach; ++here)
+    for (size_t copied = kEach; copied < kAll; ++copied) {
+      if (stored_ms[here] != stored_ms[copied]) continue;
+      EXPECT_LE(steps[copied], steps[here]) << names[here] << " went before " << names[copied];
+      earlier += steps[copied] < steps[here];
+    }
+  EXPECT_GT(earlier, 0u) << "or no two of them were stored in one millisecond";
 }
 
 TEST_F(Tierd, SkipPoolFreesWhatIsWritten) {
