@@ -74,6 +74,7 @@ void show_dax_region(ndctl_namespace* space, cxl_region* cxl, uint64_t bytes, co
   device.content = content;
   const bool is_ram = cxl && fake().has_kmem;
   device.driver = is_ram ? daxctl_dev::Driver::kKmem : daxctl_dev::Driver::kDevdax;
+  device.looks_left = is_ram ? fake().looks_until_online : 0;
 }
 
 std::string hide_dax_region(const ndctl_namespace* space, const cxl_region* cxl) {
@@ -217,8 +218,12 @@ int daxctl_dev_enable_ram(daxctl_dev* device) {
   if (wrong == 0 && fake().puts_online) device->use = KernelUse::kMovable, device->content = "the kernel's";
   return wrong;
 }
+int daxctl_dev_will_auto_online_memory(daxctl_dev*) { return fake().looks_until_online > 0; }
+int daxctl_memory_num_sections(daxctl_memory*) { return 1; }
 int daxctl_dev_disable(daxctl_dev* device) {
   if (fake().fails()) return -EIO;
+  if (device->driver == Driver::kKmem && device->looks_left > 0)
+    fake().unsafe += device->name + " leaves kmem while its memory comes online\n";
   if (device->driver == Driver::kKmem && device->use != KernelUse::kOffline) return -EBUSY;
   if (maru::daemon::provision::is_locked(device->name)) fake().unsafe += device->name + " is disabled under its lock\n";
   if (device->name == fake().marud_takes && device->driver == Driver::kDevdax)
@@ -229,6 +234,11 @@ int daxctl_dev_disable(daxctl_dev* device) {
 int daxctl_memory_online(daxctl_memory* memory) { return use(memory, KernelUse::kMovable); }
 int daxctl_memory_online_no_movable(daxctl_memory* memory) { return use(memory, KernelUse::kUnmovable); }
 int daxctl_memory_offline(daxctl_memory* memory) { return use(memory, KernelUse::kOffline); }
-int daxctl_memory_is_online(daxctl_memory* memory) { return memory->device->use != KernelUse::kOffline; }
+int daxctl_memory_is_online(daxctl_memory* memory) {
+  daxctl_dev& device = *memory->device;
+  if (device.looks_left > 0 && --device.looks_left == 0)
+    device.use = KernelUse::kMovable, device.content = "the kernel's";
+  return device.use != KernelUse::kOffline;
+}
 int daxctl_memory_is_movable(daxctl_memory* memory) { return memory->device->use == KernelUse::kMovable; }
 }

@@ -25,6 +25,7 @@ struct daxctl_dev {
   Driver driver = Driver::kNone;
   maru::daemon::provision::KernelUse use = maru::daemon::provision::KernelUse::kOffline;
   std::string content = "";  // "": zeros
+  int looks_left = 0;        // until its memory is online
   uint64_t own_bytes = 0;    // what nobody else had since, though it may have been given back
   daxctl_memory memory = {};
 };
@@ -106,6 +107,8 @@ struct FakeMachine {
   cxl_bus cxl;
   std::list<cxl_memdev> cxl_memories;
   bool has_kmem = false;  // loaded: it takes the device of a new volatile region
+
+  int looks_until_online = 0;  // at such a device, whose memory the kernel puts online by itself; 0: it does not
 
   bool puts_online = false;                     // the kernel, as soon as it has memory
   std::map<std::string, FileDescriptor> locks;  // by device: the other end of the lock that was taken last

@@ -318,5 +318,18 @@ TEST(ProvisionExecute, ADeviceThatAMarudTookBeforeItWasClearedIsLeftToIt) {
   }
 }
 
+// A driver that leaves then keeps the memory until the machine is started again.
+TEST(ProvisionExecute, ANewDeviceThatTheKernelPutsOnlineIsTakenFromItAfterwards) {
+  renew_fake();
+  add_cxl();
+  fake().has_kmem = true;
+  fake().looks_until_online = 3;
+  DeviceExecutor executor;
+  const StepResult made = executor.run(cxl_step(false, false));
+  ASSERT_TRUE(made) << made.error().text();
+  EXPECT_EQ(fake().unsafe, "");
+  EXPECT_EQ(fake().dax_regions.front().devices.front().driver, Driver::kDevdax);
+}
+
 }  // namespace
 }  // namespace maru::daemon::provision
