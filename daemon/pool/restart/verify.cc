@@ -51,7 +51,8 @@ Result<void> Restart::verify_payloads(const Pool::VerifyProgress& progress, std:
     const std::byte* start = mapped->data() + (begin - map_begin);
     in_parallel(core_.region.region_pages(), 16, [&](uint64_t i) {
       const auto page = uint32_t(first + i);
-      if (!core_.word(page).is(PageState::kReady)) return;
+      // The meter has one thread, so it does not count these.
+      if (!PageWord{core_.region.block(page).word.load_acquire()}.is(PageState::kReady)) return;  // [pairs page.word]
       const uint64_t length =
           format::payload_bytes_of(core_.region.block(page).length.load_relaxed());  // there is no writer
       const shm::MetadataPlace metadata = shm::metadata_of(core_.region, page);
