@@ -18,8 +18,8 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-RUNTIME = ("marud", "libmaru0", "libmaru-tokens0", "libmaru-layout0", "libmaru-adapters0", "libmaru-blend0",
-           "libmaru-dev", "python3-maru")
+RUNTIME = ("marud", "maru-eventd", "maru-tierd", "libmaru0", "libmaru-tokens0", "libmaru-layout0", "libmaru-adapters0",
+           "libmaru-blend0", "libmaru-prefetch0", "libmaru-dev", "python3-maru")
 TOOLS = ["curl", "gcc", "g++", "pkg-config", "systemd", "udev", "util-linux"]
 # What installing, configuring and running anything leaves in a Debian system.
 NOT_OURS = re.compile(r"^(proc|sys|dev|run|tmp|packages|var/(lib/dpkg|log|cache|lib/apt|tmp)(/|$)|"

@@ -1,5 +1,5 @@
 """Compares what debian/ repeats with where it was said first: the exported functions, the version, the packages that a build
-needs, and the documents that README names. package_lists.py SOURCE_TREE"""
+needs, the packages that the test of packages tries, and the documents that README names. package_lists.py SOURCE_TREE"""
 import pathlib
 import re
 import sys
@@ -17,7 +17,7 @@ def main():
         "debian/libmaru-blend0.symbols",
         "debian/libmaru-layout0.symbols",
         "debian/libmaru-prefetch0.symbols", "debian/libmaru-tokens0.symbols",
-        "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/adapters/libmaru-adapters.map",
+        "tests/package/fresh_root.py", "include/maru/maru.h", "libmaru/libmaru.map", "libmaru/adapters/libmaru-adapters.map",
         "libmaru/blend/libmaru-blend.map", "libmaru/layout/libmaru-layout.map",
         "libmaru/prefetch/libmaru-prefetch.map", "libmaru/tokens/libmaru-tokens.map", "meson.build",
         "scripts/install-packages")}
@@ -52,6 +52,11 @@ def main():
     listed = re.search(r"^package_packages='\n(.*?)'$", text["scripts/install-packages"], re.MULTILINE | re.DOTALL).group(1)
     installs = {line.split()[0] for line in listed.splitlines()} - {"dpkg-dev", "g++", "lintian"}
     wrong += difference("package", "Build-Depends of debian/control", needs, "scripts/install-packages package", installs)
+
+    made = set(re.findall(r"^Package: (\S+)", text["debian/control"], re.MULTILINE))
+    tried = re.search(r"^RUNTIME = \((.*?)\)", text["tests/package/fresh_root.py"], re.MULTILINE | re.DOTALL).group(1)
+    wrong += difference("package", "debian/control", made, "RUNTIME of tests/package/fresh_root.py",
+                        set(re.findall(r'"([^"]+)"', tried)))
 
     # What README sends a reader to is in some package.
     packed = [word for kind in ("docs", "examples", "install") for listed in sorted(root.glob(f"debian/*.{kind}"))
