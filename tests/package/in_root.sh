@@ -2,7 +2,7 @@
 # One step of fresh_root.py, inside the root: in_root.sh install | use | upgrade | purge. Ends at what goes wrong first.
 set -eu
 cd /packages
-packages='marud python3-maru libmaru-dev libmaru0 libmaru-tokens0 libmaru-layout0 libmaru-adapters0 libmaru-blend0'
+packages=$(for each in ./*.deb; do dpkg-deb -f "$each" Package; done)
 fail() {
   echo "$1" >&2
   exit 1
@@ -85,7 +85,7 @@ case $1 in
     dpkg --remove $packages >/dev/null
     [ -e /etc/marud/marud.toml ] || fail "removing, which is not purging, took the configuration away"
     [ -e /var/lib/marud/lock ] || fail "removing, which is not purging, took marud's state away"
-    dpkg --purge marud >/dev/null 2>&1  # the libraries left nothing to purge
+    dpkg --purge marud maru-eventd maru-tierd >/dev/null 2>&1  # the libraries left nothing to purge
     [ "$(ls -A /etc/marud)" = http-token ] || fail "after a purge /etc/marud has $(ls -A /etc/marud), expected the token alone"
     rm -r /etc/marud
     for package in $packages; do

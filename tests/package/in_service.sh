@@ -304,7 +304,8 @@ systemctl start marud
 /tmp/keep_block store || fail "marud does not begin anew after it was stopped"
 [ "$(systemctl show -p NFileDescriptorStore --value marud)" = 2 ] || fail "the memory is not with the service manager"
 
-dpkg --purge python3-maru libmaru-dev marud libmaru0 libmaru-tokens0 libmaru-layout0 libmaru-adapters0 libmaru-blend0 >/dev/null
+# shellcheck disable=SC2046  # several words are meant
+dpkg --purge $(for each in ./*.deb; do dpkg-deb -f "$each" Package; done) >/dev/null
 ! systemctl is-active -q marud || fail "purging left marud running"
 for left in /run/marud /run/marud-provision /var/lib/marud /etc/marud \
   /etc/systemd/system/multi-user.target.wants/marud.service; do

@@ -58,6 +58,10 @@ def main():
     wrong += difference("package", "debian/control", made, "RUNTIME of tests/package/fresh_root.py",
                         set(re.findall(r'"([^"]+)"', tried)))
 
+    modules = {path.name for path in root.glob("python/maru/*.py")}
+    packed = set(re.findall(r"dist-packages/maru/(\w+\.py)$", (root / "tests/package/contents.txt").read_text(), re.MULTILINE))
+    wrong += difference("module", "python/maru", modules, "tests/package/contents.txt", packed)
+
     # What README sends a reader to is in some package.
     packed = [word for kind in ("docs", "examples", "install") for listed in sorted(root.glob(f"debian/*.{kind}"))
               for word in listed.read_text().split() if word.startswith("docs/")]
