@@ -16,7 +16,7 @@ namespace {
 // further (unless very many blocks have the same place), so a longer one is taken for damage.
 constexpr uint32_t kStepsPerGap = 16;
 
-// A choice looks for a block with a copy among so many equally cold blocks of one queue.
+// Equally cold blocks of a queue that a choice examines for a copy, the coldest block included.
 constexpr uint32_t kTiesMax = 16;
 constexpr uint64_t kLookLinesMax = 1024;  // of a choice without a bound on its lines
 

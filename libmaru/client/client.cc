@@ -385,7 +385,7 @@ int Client::retrieve_batch(std::span<const Digest> all, bool payload, maru_view*
   return int(found);
 }
 
-int Client::pin_block(PageRef ref, maru_view* ret_view) {
+int Client::pin_ref(PageRef ref, uint32_t* ret_slot) {
   if (!region_.is_page(ref)) return -EINVAL;
   const shm::Pin pin = pins_.pin(ref);
   if (pin.status == shm::PinStatus::kFull) {
@@ -393,8 +393,15 @@ int Client::pin_block(PageRef ref, maru_view* ret_view) {
     return -ENOBUFS;
   }
   if (pin.status != shm::PinStatus::kPinned) return -ENOENT;
+  *ret_slot = pin.slot;
+  return 0;
+}
+
+int Client::pin_block(PageRef ref, maru_view* ret_view) {
+  uint32_t slot = 0;
+  if (const int status = pin_ref(ref, &slot); status != 0) return status;
   touch(ref.page(), now_ms());
-  return view_of(ref, pin.slot, nullptr, ret_view);
+  return view_of(ref, slot, nullptr, ret_view);
 }
 
 int Client::release(const maru_view& view) {

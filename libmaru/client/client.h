@@ -224,6 +224,7 @@ class Client {
   // Puts the metadata behind the payload, and its length and checksum into `block`.
   int write_metadata(const Store& what, shm::NewBlock& block);
   int ask_for_room(const shm::Digest& digest, shm::PageRef parent);
+  int pin_ref(shm::PageRef ref, uint32_t* ret_slot);
   struct CopyBatch;
   void take_for(CopyBatch& batch, Unanswered& unanswered);
   int read_rent_reply(std::span<const std::byte> payload, PageSource::Rented* ret_rented, RentSpan* span = nullptr);

@@ -12,15 +12,10 @@ using shm::Digest;
 using shm::PageRef;
 
 int Client::peek_block(PageRef ref, maru_view* ret_view) {
-  if (!region_.is_page(ref)) return -EINVAL;
-  const shm::Pin pin = pins_.pin(ref);
-  if (pin.status == shm::PinStatus::kFull) {
-    count(format::kCounterPinFull);
-    return -ENOBUFS;
-  }
-  if (pin.status != shm::PinStatus::kPinned) return -ENOENT;
+  uint32_t slot = 0;
+  if (const int status = pin_ref(ref, &slot); status != 0) return status;
   const Digest d = shm::block_digest(region_, ref.page());  // under the pin
-  return view_of(ref, pin.slot, &d, ret_view);
+  return view_of(ref, slot, &d, ret_view);
 }
 
 int Client::report_copies(std::span<const maru_block> blocks) {

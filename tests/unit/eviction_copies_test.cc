@@ -6,12 +6,6 @@
 namespace maru::test {
 namespace {
 
-class ByTick final : public Policy {
- public:
-  const char* name() const override { return "by_tick"; }
-  PolicyPlace place(const PolicyBlock& block) const override { return {0, block.last_use}; }
-};
-
 // Two regions of blocks with ticks of the test's choice.
 class Copies : public testing::Test {
  protected:

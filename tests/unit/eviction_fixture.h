@@ -108,6 +108,12 @@ class WatchedPolicy final : public Policy {
   Policy* watched_;
 };
 
+class ByTick final : public Policy {
+ public:
+  const char* name() const override { return "by_tick"; }
+  PolicyPlace place(const PolicyBlock& block) const override { return {0, block.last_use}; }
+};
+
 inline PolicyPool test_pool(uint64_t now, uint32_t pages, uint32_t region_pages) {
   return {.now = now, .pages = pages, .region_pages = region_pages, .page_bytes = 4096};
 }

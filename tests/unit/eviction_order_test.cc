@@ -275,12 +275,6 @@ TEST_P(EvictionOrders, SurviveAnythingThatIsWrittenIntoTheTable) {
   EXPECT_GE(damaged, 100) << "or nothing was tested";
 }
 
-class ByTick final : public Policy {
- public:
-  const char* name() const override { return "by_tick"; }
-  PolicyPlace place(const PolicyBlock& block) const override { return {0, block.last_use}; }
-};
-
 // Links that leave a block out, so that the list would lose both its ends before it loses its last block.
 TEST(EvictionOrder, AListWithBlocksHasEnds) {
   ByTick policy;

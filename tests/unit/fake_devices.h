@@ -108,7 +108,7 @@ struct FakeMachine {
   std::list<cxl_memdev> cxl_memories;
   bool has_kmem = false;  // loaded: it takes the device of a new volatile region
 
-  int looks_until_online = 0;  // at such a device, whose memory the kernel puts online by itself; 0: it does not
+  int looks_until_online = 0;  // of its memory, which the kernel puts online by itself; 0: the memory stays offline
 
   bool puts_online = false;                     // the kernel, as soon as it has memory
   std::map<std::string, FileDescriptor> locks;  // by device: the other end of the lock that was taken last

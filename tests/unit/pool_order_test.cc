@@ -471,7 +471,7 @@ TEST(PoolOrder, TicksThatChangeWhileBlocksComeBackHarmNobody) {
 
 // -- copies -----------------------------------------------------------------------------------------------------------
 
-// A full pool whose blocks were all used in the same millisecond. Of every third one a copy is elsewhere.
+// All blocks of this full pool were used in the same millisecond, and every third block has a copy elsewhere.
 struct FullOfEquals {
   FullOfEquals() {
     for (uint64_t i = 0; i < home_.region.pages(); ++i) {
