@@ -90,7 +90,9 @@ constexpr std::array<std::string_view, 3> kRemovedFields = {"block_hashes", "med
 
 bool tells_place(std::string_view field) { return field == "group_idx" || field == "locality"; }
 
-tl::unexpected<Error> wrong(std::string what) { return failure(EBADMSG, "read a batch of events: " + std::move(what)); }
+tl::unexpected<Error> bad_batch(std::string what) {
+  return failure(EBADMSG, "read a batch of events: " + std::move(what));
+}
 
 // A number, or the bytes of a longer hash, of which the last eight count.
 bool read_hash(MsgpackReader& in, uint64_t& ret) {
@@ -102,7 +104,7 @@ bool read_hash(MsgpackReader& in, uint64_t& ret) {
   return true;
 }
 
-bool read_hashes(MsgpackReader& in, std::vector<uint64_t>& ret) {
+bool read_hash_list(MsgpackReader& in, std::vector<uint64_t>& ret) {
   size_t count = 0;
   if (!in.array(count) || count > kBlocksOfEventMax) return false;
   ret.reserve(count);
@@ -111,7 +113,7 @@ bool read_hashes(MsgpackReader& in, std::vector<uint64_t>& ret) {
   return true;
 }
 
-bool read_tokens(MsgpackReader& in, std::vector<uint32_t>& ret) {
+bool read_token_list(MsgpackReader& in, std::vector<uint32_t>& ret) {
   size_t count = 0;
   if (!in.array(count)) return false;
   ret.reserve(count);
@@ -162,10 +164,10 @@ bool read_other(MsgpackReader& in, std::string_view name, RouterEvent::Kind kind
 }
 
 bool read_field(MsgpackReader& in, std::string_view name, RouterEvent::Kind kind, Blocks& blocks) {
-  if (name == "block_hashes") return read_hashes(in, blocks.hashes);
+  if (name == "block_hashes") return read_hash_list(in, blocks.hashes);
   if (name == "medium") return read_text_or_nil(in, blocks.medium);
   if (kind == RouterEvent::Kind::kStored) {
-    if (name == "token_ids") return read_tokens(in, blocks.tokens);
+    if (name == "token_ids") return read_token_list(in, blocks.tokens);
     if (name == "lora_name") return read_text_or_nil(in, blocks.lora_name);
     if (name == "cache_salt") return read_text_or_nil(in, blocks.cache_salt);
     if (name == "extra_keys") return read_extra_keys(in, blocks.extra_keys);
@@ -196,11 +198,11 @@ Result<void> check(const RouterEvent& event) {
   const Blocks& blocks = event.blocks;
   if (event.kind != RouterEvent::Kind::kStored) return {};
   if (blocks.has_tokens() && blocks.tokens.size() != blocks.hashes.size() * uint64_t(blocks.block_size))
-    return wrong("found " + std::to_string(blocks.tokens.size()) + " tokens in " +
-                 std::to_string(blocks.hashes.size()) + " blocks of " + std::to_string(blocks.block_size));
+    return bad_batch("found " + std::to_string(blocks.tokens.size()) + " tokens in " +
+                     std::to_string(blocks.hashes.size()) + " blocks of " + std::to_string(blocks.block_size));
   if (!blocks.extra_keys.empty() && blocks.extra_keys.size() != blocks.hashes.size())
-    return wrong("found extra keys of " + std::to_string(blocks.extra_keys.size()) + " blocks with " +
-                 std::to_string(blocks.hashes.size()) + " hashes");
+    return bad_batch("found extra keys of " + std::to_string(blocks.extra_keys.size()) + " blocks with " +
+                     std::to_string(blocks.hashes.size()) + " hashes");
   return {};
 }
 
@@ -220,9 +222,9 @@ Result<RouterEvent> read_event(MsgpackReader& in) {
   size_t count = 0;
   std::string_view type;
   if (is_map ? !in.map(count) || !find_type(in, count, type) : !in.array(count) || count == 0 || !in.text(type))
-    return wrong("found an event without a type");
+    return bad_batch("found an event without a type");
   const auto kind = kind_of(type);
-  if (!kind) return wrong("found an event of an unknown type");
+  if (!kind) return bad_batch("found an event of an unknown type");
   RouterEvent event = {*kind, {}};
   const std::span<const std::string_view> names =
       *kind == RouterEvent::Kind::kStored    ? std::span<const std::string_view>(kStoredFields)
@@ -230,14 +232,14 @@ Result<RouterEvent> read_event(MsgpackReader& in) {
                                              : std::span<const std::string_view>();
   for (size_t i = is_map ? 0 : 1; i < count; ++i) {
     std::string_view name;
-    if (is_map && !in.text(name)) return wrong("found a field without a name");
+    if (is_map && !in.text(name)) return bad_batch("found a field without a name");
     if (!is_map && i <= names.size()) name = names[i - 1];
     if (name.empty() || name == "type") {
-      if (!in.skip()) return wrong("found a field that is cut");
+      if (!in.skip()) return bad_batch("found a field that is cut");
       continue;
     }
     if (!read_field(in, name, *kind, event.blocks))
-      return wrong("found another value of " + std::string(name.substr(0, 40)) + " than expected");
+      return bad_batch("found another value of " + std::string(name.substr(0, 40)) + " than expected");
   }
   if (auto checked = check(event); !checked) return tl::unexpected(checked.error());
   return event;
@@ -245,7 +247,7 @@ Result<RouterEvent> read_event(MsgpackReader& in) {
 
 Result<void> read_events(MsgpackReader& in, EngineBatch& batch) {
   size_t count = 0;
-  if (!in.array(count)) return wrong("found no list of events");
+  if (!in.array(count)) return bad_batch("found no list of events");
   while (count-- > 0) {
     auto event = read_event(in);
     if (!event) return tl::unexpected(event.error());
@@ -290,25 +292,26 @@ std::string encode_batch(double seconds, const EventList& events, std::optional<
 
 Result<EngineBatch> decode_batch(std::string_view bytes) {
   if (bytes.size() > kBatchBytesMax)
-    return wrong("found " + std::to_string(bytes.size()) + " bytes, expected at most " +
-                 std::to_string(kBatchBytesMax));
+    return bad_batch("found " + std::to_string(bytes.size()) + " bytes, expected at most " +
+                     std::to_string(kBatchBytesMax));
   MsgpackReader in(bytes);
   EngineBatch batch;
   const bool is_map = in.peek() == Type::kMap;
   size_t count = 0;
-  if (is_map ? !in.map(count) : !in.array(count)) return wrong("found neither an array nor a map");
-  if (!is_map && count < 2) return wrong("found an array of " + std::to_string(count) + ", expected a time and events");
+  if (is_map ? !in.map(count) : !in.array(count)) return bad_batch("found neither an array nor a map");
+  if (!is_map && count < 2)
+    return bad_batch("found an array of " + std::to_string(count) + ", expected a time and events");
   for (size_t i = 0; i < count; ++i) {
     std::string_view name = i == 0 ? "ts" : i == 1 ? "events" : i == 2 ? "data_parallel_rank" : "";
-    if (is_map && !in.text(name)) return wrong("found a field without a name");
+    if (is_map && !in.text(name)) return bad_batch("found a field without a name");
     if (name == "ts") {
-      if (!in.number(batch.seconds)) return wrong("found a time that is no number");
+      if (!in.number(batch.seconds)) return bad_batch("found a time that is no number");
     } else if (name == "events") {
       if (auto read = read_events(in, batch); !read) return tl::unexpected(read.error());
     } else if (name == "data_parallel_rank") {
-      if (!read_rank(in, batch)) return wrong("found a rank that is no number");
+      if (!read_rank(in, batch)) return bad_batch("found a rank that is no number");
     } else if (!in.skip()) {
-      return wrong("found a field that is cut");
+      return bad_batch("found a field that is cut");
     }
   }
   return batch;

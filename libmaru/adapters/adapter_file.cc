@@ -1,5 +1,6 @@
 #include "libmaru/adapters/adapter_file.h"
 
+#include "libmaru/adapters/processors.h"
 #include "libmaru/adapters/weights.h"
 
 #define XXH_INLINE_ALL
@@ -12,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <system_error>
@@ -27,18 +27,12 @@ constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
 constexpr uint64_t kPieceBytes = 128u << 10;
 constexpr uint64_t kRowsTogether = 32;  // as many as fill whole lines of the rows that they become
-constexpr uint64_t kThreadsMax = 8;
+constexpr uint64_t kReadersMax = 8;
 constexpr uint64_t kBytesAThread = 4u << 20;  // below, a thread costs more than it saves
 
 uint64_t rows_of_piece(uint64_t row_bytes) {
   const uint64_t rows = std::max<uint64_t>(kPieceBytes / row_bytes, 1);
   return rows < kRowsTogether ? rows : rows / kRowsTogether * kRowsTogether;
-}
-
-// That this thread may use.
-int processors() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // A path below a directory: neither "..", nor a link, nor a link of /proc leads out of it. The kernel checks it at each
@@ -200,8 +194,8 @@ int AdapterFile::read_tensors(const std::function<std::unique_ptr<TensorSink>()>
   };
   {
     std::vector<std::jthread> helpers;
-    const uint64_t threads = std::min({uint64_t(std::max(1, processors())), kThreadsMax, tensors_.size(),
-                                       weights_identity_.bytes / kBytesAThread + 1});
+    const uint64_t threads =
+        std::min({uint64_t(processors()), kReadersMax, tensors_.size(), weights_identity_.bytes / kBytesAThread + 1});
     try {
       while (helpers.size() + 1 < threads) helpers.emplace_back(work);
     } catch (const std::system_error&) {

@@ -1,10 +1,11 @@
 // maru_bgmv: arguments checked.
 #include "libmaru/adapters/bgmv.h"
+#include "libmaru/adapters/processors.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <new>
-#include <sched.h>
 #include <system_error>
 
 using namespace maru::adapters;
@@ -27,12 +28,6 @@ const BgmvKernels* kernels_of(uint32_t instructions) {
     case MARU_BGMV_AVX512: return avx512_kernels();
     default: return nullptr;
   }
-}
-
-uint32_t processors() {
-  cpu_set_t set;
-  const int count = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return count < 1 ? 1 : count > int(kThreadsMax) ? kThreadsMax : uint32_t(count);
 }
 
 bool are_rows(const maru_adapter_rows& rows, uint64_t rank, uint64_t columns) {
@@ -58,7 +53,9 @@ int maru_bgmv_create(uint32_t threads, uint32_t instructions, maru_bgmv** ret_bg
   const BgmvKernels* const kernels = kernels_of(instructions);
   if (kernels == nullptr) return -EOPNOTSUPP;
   try {
-    *ret_bgmv = std::make_unique<maru_bgmv>(threads != 0 ? threads : processors(), instructions, *kernels).release();
+    *ret_bgmv = std::make_unique<maru_bgmv>(threads != 0 ? threads : std::min(processors(), kThreadsMax), instructions,
+                                            *kernels)
+                    .release();
     return 0;
   } catch (const std::bad_alloc&) {
     return -ENOMEM;

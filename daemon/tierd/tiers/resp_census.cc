@@ -1,6 +1,7 @@
 #include "daemon/tierd/tiers/resp_census.h"
 
 #include "daemon/tierd/tiers/groups.h"
+#include "daemon/tierd/tiers/resp_text.h"
 
 #include <algorithm>
 #include <hiredis/hiredis.h>
@@ -14,8 +15,6 @@ constexpr size_t kNamesMax = 4096;            // that an answer may have
 constexpr size_t kNamesBytesMax = 8u << 20;   // of them all
 constexpr size_t kChunksAsked = 64;           // of an entry with more of them these stand for all
 constexpr size_t kAskedBytesMax = 16u << 10;  // of their names; of a long key fewer chunks are asked for
-
-std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
 
 // As SCAN matches it: only these characters have a meaning there.
 std::string pattern_of(std::string_view prefix) {

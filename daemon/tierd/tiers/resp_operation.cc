@@ -1,5 +1,7 @@
 #include "daemon/tierd/tiers/resp_operation.h"
 
+#include "daemon/tierd/tiers/resp_text.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -7,12 +9,6 @@
 #include <string_view>
 
 namespace maru::tierd {
-
-namespace {
-
-std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
-
-}  // namespace
 
 std::string RespOperation::take(const redisReply& reply) {
   if (reply.type == REDIS_REPLY_ERROR) {

@@ -1,9 +1,11 @@
 #include "daemon/tierd/tiers/resp_tier.h"
 
+#include "daemon/tierd/tiers/resp_text.h"
+#include "daemon/tierd/tiers/thread_signals.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,8 +27,6 @@ constexpr int kElementsMax = 65536;         // of a list in an answer; the libra
 constexpr uint64_t kMemoryOfAnEntry = 256;  // an entry of the catalogue has some more bytes: its room ends before
 
 timeval as_timeval(uint32_t ms) { return {time_t(ms / 1000), suseconds_t(ms % 1000) * 1000}; }
-
-std::string_view text_of(const redisReply& reply) { return {reply.str ? reply.str : "", size_t(reply.len)}; }
 
 }  // namespace
 
@@ -144,9 +144,7 @@ void RespTier::lose(int code, const std::string& why) {
 
 void RespTier::run() {
   // hiredis logs in without MSG_NOSIGNAL, and the server may have gone: an error, and no end of the process.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  block_signals();
   for (;;) {
     std::deque<maru_tier_request> fresh;
     {

@@ -13,17 +13,17 @@ namespace maru::tierd {
 namespace {
 
 constexpr uint64_t kRespPayloadBytesMax = 1ull << 40;  // sums of 16 million of them do not overflow
-constexpr std::array<char, 8> kMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '2'};
+constexpr std::array<char, 8> kRespMagic = {'M', 'A', 'R', 'U', 'R', 'E', 'S', '2'};
 
-struct Fixed {
+struct FixedRespHead {
   std::array<char, 8> magic;
   uint64_t payload_bytes, payload_checksum, chunk_bytes, note, stored_us;
   uint32_t key_bytes, attributes_bytes;
   uint64_t checksum;  // of all, with this field 0
 };
-static_assert(sizeof(Fixed) == kRespFixedBytes && std::has_unique_object_representations_v<Fixed>);
+static_assert(sizeof(FixedRespHead) == kRespFixedBytes && std::has_unique_object_representations_v<FixedRespHead>);
 
-RespHead head_of(const Fixed& fixed) {
+RespHead head_of(const FixedRespHead& fixed) {
   return {fixed.payload_bytes, fixed.payload_checksum, fixed.chunk_bytes, fixed.note, fixed.stored_us, {}};
 }
 
@@ -47,9 +47,9 @@ std::string resp_chunk_name(std::string_view prefix, std::string_view key, uint6
 }
 
 std::string encode_resp_head(const RespHead& head, std::string_view key) {
-  Fixed fixed = {kMagic,    head.payload_bytes, head.payload_checksum, head.chunk_bytes,
-                 head.note, head.stored_us,     uint32_t(key.size()),  uint32_t(head.attributes.size()),
-                 0};
+  FixedRespHead fixed = {kRespMagic, head.payload_bytes, head.payload_checksum, head.chunk_bytes,
+                         head.note,  head.stored_us,     uint32_t(key.size()),  uint32_t(head.attributes.size()),
+                         0};
   std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof fixed);
   bytes.append(key).append(head.attributes);
   fixed.checksum = XXH3_64bits(bytes.data(), bytes.size());
@@ -58,15 +58,15 @@ std::string encode_resp_head(const RespHead& head, std::string_view key) {
 }
 
 std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_view key) {
-  Fixed fixed;
+  FixedRespHead fixed;
   if (bytes.size() < sizeof fixed) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
-  if (fixed.magic != kMagic || fixed.key_bytes != key.size() ||
+  if (fixed.magic != kRespMagic || fixed.key_bytes != key.size() ||
       bytes.size() != sizeof fixed + uint64_t(fixed.key_bytes) + fixed.attributes_bytes ||
       bytes.substr(sizeof fixed, key.size()) != key)
     return std::nullopt;
   std::string copy(bytes);
-  std::memset(copy.data() + offsetof(Fixed, checksum), 0, sizeof fixed.checksum);
+  std::memset(copy.data() + offsetof(FixedRespHead, checksum), 0, sizeof fixed.checksum);
   if (XXH3_64bits(copy.data(), copy.size()) != fixed.checksum) return std::nullopt;
   RespHead head = head_of(fixed);
   head.attributes = bytes.substr(sizeof fixed + key.size());
@@ -75,10 +75,11 @@ std::optional<RespHead> decode_resp_head(std::string_view bytes, std::string_vie
 
 std::optional<RespHead> decode_resp_numbers(std::string_view bytes, std::string_view key,
                                             uint32_t& ret_attributes_bytes) {
-  Fixed fixed;
+  FixedRespHead fixed;
   if (bytes.size() < sizeof fixed) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
-  if (fixed.magic != kMagic || fixed.key_bytes != key.size() || fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX)
+  if (fixed.magic != kRespMagic || fixed.key_bytes != key.size() ||
+      fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX)
     return std::nullopt;
   RespHead head = head_of(fixed);
   ret_attributes_bytes = fixed.attributes_bytes;

@@ -1,12 +1,12 @@
 #include "daemon/tierd/tiers/file/recovery.h"
 
 #include "daemon/tierd/tiers/file/aligned_bytes.h"
+#include "daemon/tierd/tiers/thread_signals.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <new>
 #include <string>
 #include <system_error>
@@ -51,12 +51,6 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 2u << 20;  // of a region that is read whole; it stays in a processor's cache
 constexpr size_t kRecoveryThreads = 4;      // so that a device reads while a processor takes the entries out of footers
-
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
 
 // A region's entries by its footer; nothing: it has none that verifies.
 Result<std::optional<std::vector<LogEntry>>> footer_of(const BlockFile& file, uint32_t index, uint64_t sequence) {

@@ -1,9 +1,10 @@
 #include "daemon/tierd/tiers/file/transfers.h"
 
+#include "daemon/tierd/tiers/thread_signals.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <poll.h>
 #include <utility>
 
@@ -30,12 +31,6 @@ int pack(const std::array<iovec, 3>& pieces, std::array<iovec, 3>& ret_packed) {
   for (const iovec& piece : pieces)
     if (piece.iov_len > 0) ret_packed[size_t(n++)] = piece;
   return n;
-}
-
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
 }  // namespace

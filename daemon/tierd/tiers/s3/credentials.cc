@@ -1,5 +1,7 @@
 #include "daemon/tierd/tiers/s3/credentials.h"
 
+#include "daemon/tierd/tiers/s3/trimmed.h"
+
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -8,12 +10,6 @@
 namespace maru::tierd {
 
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
 
 // A line break in a credential would be one in a header, too.
 bool is_printable(std::string_view text) {

@@ -1,5 +1,7 @@
 #include "daemon/tierd/tiers/s3/s3_answers.h"
 
+#include "daemon/tierd/tiers/s3/trimmed.h"
+
 #include <algorithm>
 #include <charconv>
 #include <ctime>
@@ -11,12 +13,6 @@ namespace {
 constexpr size_t kTextBytesMax = 300;  // of text for people
 constexpr uint32_t kRetryAfterMax = 3600;
 constexpr size_t kEntityBytesMax = 12;
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
 
 // All of the text is one number.
 std::optional<uint64_t> number_in(std::string_view text) {

@@ -8,7 +8,7 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPauseMin{50}, kPauseMax{2000};
+constexpr std::chrono::milliseconds kRetryPauseMin{50}, kRetryPauseMax{2000};
 constexpr int64_t kSkewMax = 15 * 60;  // seconds that S3 allows between its clock and the signer's
 
 std::chrono::milliseconds until(S3Call::Clock::time_point when) {
@@ -75,7 +75,7 @@ struct S3Client::Job {
   std::string payload_hash;
   uint64_t signed_by = 0;  // the number of the credentials
   uint32_t tries = 0;
-  std::chrono::milliseconds pause = kPauseMin;
+  std::chrono::milliseconds pause = kRetryPauseMin;
 };
 
 Result<std::unique_ptr<S3Client>> S3Client::create(const S3Service& service) {
@@ -179,7 +179,7 @@ bool S3Client::try_again(const std::shared_ptr<Job>& job, const S3Headers& heade
   std::uniform_int_distribution<int64_t> jitter(job->pause.count() / 2, job->pause.count());
   const std::chrono::milliseconds pause =
       std::max(std::chrono::milliseconds(jitter(random_)), std::chrono::milliseconds(headers.retry_after_s * 1000ll));
-  job->pause = std::min(job->pause * 2, kPauseMax);
+  job->pause = std::min(job->pause * 2, kRetryPauseMax);
   if (until(job->call.deadline) <= pause) return false;
   ++retries_;
   delayed_.emplace(Clock::now() + pause, job);

@@ -16,20 +16,20 @@ namespace maru::tierd {
 
 namespace {
 
-constexpr std::array<char, 6> kMagic = {'M', 'A', 'R', 'U', 'S', '3'};
-constexpr std::array<char, 2> kVersion = {'0', '1'};
+constexpr std::array<char, 6> kS3Magic = {'M', 'A', 'R', 'U', 'S', '3'};
+constexpr std::array<char, 2> kS3Version = {'0', '1'};
 constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-struct Fixed {
+struct FixedS3Head {
   std::array<char, 6> magic;
   std::array<char, 2> version;
   uint64_t payload_bytes, payload_checksum, attributes_checksum, note;
   uint32_t key_bytes, attributes_bytes;
   uint64_t checksum;  // of this with this field 0, and of the key
 };
-static_assert(sizeof(Fixed) == kS3FixedBytes && std::has_unique_object_representations_v<Fixed>);
+static_assert(sizeof(FixedS3Head) == kS3FixedBytes && std::has_unique_object_representations_v<FixedS3Head>);
 
-uint64_t checksum_of_head(Fixed fixed, std::string_view key) {
+uint64_t checksum_of_head(FixedS3Head fixed, std::string_view key) {
   fixed.checksum = 0;
   std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof fixed);
   bytes += key;
@@ -71,25 +71,25 @@ std::optional<std::string> from_base64url(std::string_view text) {
 uint64_t s3_checksum(const void* data, uint64_t bytes) { return XXH3_64bits(data, bytes); }
 
 std::string encode_s3_head(const S3Head& head, std::string_view key) {
-  Fixed fixed = {kMagic,
-                 kVersion,
-                 head.payload_bytes,
-                 head.payload_checksum,
-                 head.attributes_checksum,
-                 head.note,
-                 head.key_bytes,
-                 head.attributes_bytes,
-                 0};
+  FixedS3Head fixed = {kS3Magic,
+                       kS3Version,
+                       head.payload_bytes,
+                       head.payload_checksum,
+                       head.attributes_checksum,
+                       head.note,
+                       head.key_bytes,
+                       head.attributes_bytes,
+                       0};
   fixed.checksum = checksum_of_head(fixed, key);
   std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof fixed);
   return bytes.append(key);
 }
 
 HeadVerdict decode_s3_head(std::string_view bytes, std::string_view key, S3Head& ret_head) {
-  Fixed fixed;
+  FixedS3Head fixed;
   if (bytes.size() < sizeof fixed) return HeadVerdict::kForeign;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
-  if (fixed.magic != kMagic || fixed.version != kVersion) return HeadVerdict::kForeign;
+  if (fixed.magic != kS3Magic || fixed.version != kS3Version) return HeadVerdict::kForeign;
   if (fixed.key_bytes != key.size() || bytes.substr(sizeof fixed) != key ||
       fixed.checksum != checksum_of_head(fixed, key) || fixed.payload_bytes > kS3ObjectBytesMax ||
       fixed.attributes_bytes > MARU_TIER_ATTRIBUTES_BYTES_MAX)

@@ -1,8 +1,9 @@
 #include "daemon/tierd/tiers/s3/s3_tier.h"
 
+#include "daemon/tierd/tiers/thread_signals.h"
+
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <ctime>
 
@@ -66,9 +67,7 @@ S3Tier::~S3Tier() {
 
 void S3Tier::run() {
   // TLS writes without MSG_NOSIGNAL, and the server may have gone: an error, and no end of the process.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  block_signals();
   for (;;) {
     std::deque<maru_tier_request> fresh;
     {
