@@ -12,11 +12,11 @@
 namespace maru::test {
 namespace {
 
-constexpr uint32_t kWindow = 32;
+constexpr uint32_t kChunkTokens = 32;
 constexpr uint64_t kStepsMax = 1000;
 
-Tokens chunk() { return tokens_from(100, kWindow); }
-Tokens stored_with_bytes() { return tokens_from(5000, kWindow); }
+Tokens chunk() { return tokens_from(100, kChunkTokens); }
+Tokens stored_with_bytes() { return tokens_from(5000, kChunkTokens); }
 Tokens prompt() { return joined({tokens_from(1, 3), chunk(), stored_with_bytes(), chunk()}); }
 
 // The work of the process that dies, in steps.
@@ -71,11 +71,11 @@ class Deaths : public SpansTest {
   // Each span that is found has the right bytes; how many.
   size_t expect_right_spans() {
     TestClient reader(marud_.socket_path());
-    const Spans spans = open_spans(reader, kWindow);
+    const Spans spans = open_spans(reader, kChunkTokens);
     const auto found = spans.find(prompt());
     EXPECT_TRUE(found);
     for (const maru_span& span : found->spans()) {
-      if (span.new_start == 3 + kWindow) {
+      if (span.new_start == 3 + kChunkTokens) {
         EXPECT_EQ(text_of(span.views[0]), "bytes");
         continue;
       }
@@ -88,7 +88,7 @@ class Deaths : public SpansTest {
   }
   void clear() {
     TestClient client(marud_.socket_path());
-    const Spans spans = open_spans(client, kWindow);
+    const Spans spans = open_spans(client, kChunkTokens);
     (void)client.remove_tree("chain/0");
     ASSERT_TRUE(spans.forget(stored_with_bytes()).ok());
     EXPECT_EQ(map_.count_pages()[format::PageState::kReady], 0u) << "something is left that no key leads to";
@@ -118,7 +118,7 @@ TEST_F(Deaths, WhoeverStoresLeavesAChunkWithItsNameOrWithout) {
 TEST_F(Deaths, WhoeverFindsLeavesNoPin) {
   const auto store = [&] {
     TestClient client(marud_.socket_path());
-    const Spans spans = open_spans(client, kWindow);
+    const Spans spans = open_spans(client, kChunkTokens);
     store_all(client, spans);
   };
   leave_alone();
@@ -129,7 +129,7 @@ TEST_F(Deaths, WhoeverFindsLeavesNoPin) {
 TEST_F(Deaths, WhoeverForgetsLeavesTheChain) {
   const auto store = [&] {
     TestClient client(marud_.socket_path());
-    const Spans spans = open_spans(client, kWindow);
+    const Spans spans = open_spans(client, kChunkTokens);
     store_all(client, spans);
   };
   leave_alone();
@@ -146,7 +146,7 @@ TEST_F(Deaths, WhoeverForgetsLeavesTheChain) {
 
 int run_dying(const std::string& action, const std::string& socket_path, uint64_t step) {
   TestClient client(socket_path);
-  const Spans spans = open_spans(client, kWindow);
+  const Spans spans = open_spans(client, kChunkTokens);
   die_at_step(step);
   if (action == "store") store_all(client, spans);
   if (action == "find") find_all(client, spans);

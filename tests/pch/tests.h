@@ -1,14 +1,4 @@
-// What most tests include, compiled once for each program where `-Db_pch=true`; see daemon/pch/daemon.h.
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <gtest/gtest.h>
-#include <map>
-#include <memory>
+// Most tests include these. `-Db_pch=true` compiles them once for each library; see daemon/pch/daemon.h.
+#include "tests/pch/plain_tests.h"
+
 #include <nlohmann/json.hpp>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>

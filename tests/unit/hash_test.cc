@@ -2,7 +2,9 @@
 #include "small_pool.h"
 
 #include <bit>
+#include <cstring>
 #include <random>
+#include <string>
 
 namespace maru::shm {
 namespace {
