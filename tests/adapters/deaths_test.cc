@@ -149,7 +149,8 @@ TEST_P(Deaths, LeaveTheBaseline) {
     const TestClient client(home_.marud().socket_path());
     const auto set = home_.open(client);
     maru_adapters_reason reason = {};
-    ASSERT_EQ(set->unload("a", &reason), 0) << reason.text;
+    // Until marud has taken back the pins of the dead.
+    ASSERT_TRUE(wait_until([&] { return set->unload("a", &reason) == 0; })) << reason.text;
     const maru_adapters_statistics after = statistics(*set);
     EXPECT_EQ(after.hot_adapters + after.warm_adapters + after.hot_bytes + after.warm_bytes, 0u);
   }

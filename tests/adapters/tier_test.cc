@@ -102,7 +102,7 @@ TEST_F(AdapterTiers, AStoppedMaruTierdHoldsUpNoLoadForLong) {
   const auto set = home_.open(client_, wish_);
   add_and_store(*set, "a");
   evict_all();
-  ASSERT_EQ(::kill(tierd_.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(tierd_.suspend());
   expect_exact(*set, "a");
   EXPECT_EQ(::kill(tierd_.pid(), SIGCONT), 0);
   EXPECT_EQ(statistics(*set).tier_loads, 0u);

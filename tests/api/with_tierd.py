@@ -19,6 +19,7 @@ name = "disk"
 %(tier)s
 """
 FILE = """kind = "file"
+load_timeout_ms = 60000
 [tier.options]
 path = "{folder}"
 capacity = "64MiB"

@@ -1,9 +1,11 @@
 // Threads that register, match, hold and let go at once, in orders that a seed picks. Meant for the thread sanitizer, too.
 #include "tests/blocks/block_fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/wait_until.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <random>
 #include <thread>
@@ -44,9 +46,11 @@ TEST_F(Threads, HandlesGoInEveryOrderWhileAnotherThreadMatches) {
     while (!ends) wrong += !pool.reset_blocks(hashes).ok();
   });
 
-  int chains = 0;
+  int chains = 0, rounds = 0;
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  // On a busy machine the matcher may come late.
+  const auto deadline = std::chrono::steady_clock::now() + far_too_long();
+  for (; rounds < kRounds || (matched_blocks == 0 && std::chrono::steady_clock::now() < deadline); ++rounds) {
     RegisteredBlocks registered = pool_.register_blocks(complete_chain(pool_, tokens));
     // A reset that looked for pins before a duplicate was held may take that one away: then its child has no parent.
     if (!registered.ok()) {
@@ -72,7 +76,7 @@ TEST_F(Threads, HandlesGoInEveryOrderWhileAnotherThreadMatches) {
   resetter.join();
   EXPECT_EQ(wrong, 0u);
   EXPECT_GT(matched_blocks, 0u);
-  EXPECT_GT(chains, kRounds / 2);
+  EXPECT_GT(chains, rounds / 2);
   EXPECT_EQ(map_.count_pins(), 0u);
 }
 

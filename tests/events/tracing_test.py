@@ -20,6 +20,7 @@ import threading
 import time
 
 from events_room import DEBIAN_PYTHON, PATIENCE, Chunk, Client, Eventd, Marud, free_port, run_tests, seeded, until
+from with_marud import listens_on
 
 HERE = pathlib.Path(__file__).resolve().parent
 CONFIG = """
@@ -130,6 +131,7 @@ class Room:
         self.marud.__enter__()
         self.eventd = Eventd(self.arguments.eventd, self.marud, self.config, self.folder, collector=self.collector.port)
         self.eventd.begin()
+        until(lambda: listens_on(self.folder / "spans.sock", socket.SOCK_SEQPACKET), "the socket for spans")
         os.environ["MARU_TRACING"] = str(self.folder / "spans.sock")
         os.environ["OTEL_SERVICE_NAME"] = "an engine"
         return self
@@ -244,6 +246,8 @@ def evictions_without_a_request_are_roots(arguments):
         store_until(lambda: of_reason("background"))
         before = until(all_are_told, "spans of all evictions")
         first = len(of_reason("background"))
+        # Spans without an answer come again, from the next maru-eventd.
+        until(lambda: room.eventd.metric("maru_eventd_spans_total") == room.collector.count(), "the collector's answers")
         room.eventd.kill()  # the next one gets the ring, with what was written meanwhile
         store_until(lambda: len(stored) - len(client.present(stored)) > before + 2000)
         room.eventd.begin()
@@ -355,7 +359,7 @@ def a_collector_that_is_away_gets_them_later(arguments):
         room.collector.end()
         many(client, rng, 300)
         until(lambda: room.eventd.metric("maru_eventd_span_failures_total") >= 1, "a failure")
-        assert "traces" in json.dumps(room.eventd.health()) and room.eventd.health()["status"] == "degraded"
+        until(lambda: "traces" in json.dumps(said := room.eventd.health()) and said["status"] == "degraded", "bad health")
         many(client, rng, 300)
         refusals = iter([(503, b"later"), (429, b"")])
         room.collector.answer = lambda: next(refusals, (200, b""))

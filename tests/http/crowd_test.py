@@ -13,6 +13,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from observed_marud import PATIENCE, TOKEN, BlockClient, Findings, ObservedMarud, UnixConnection, wait_for  # noqa: E402
@@ -77,15 +78,20 @@ def idle_and_slow_ones_stand_in_nobodys_way(marud):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < 2000:
         resource.setrlimit(resource.RLIMIT_NOFILE, (2000 if hard == resource.RLIM_INFINITY else min(2000, hard), hard))
+    begin = time.monotonic()
     for _ in range(1000):
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(marud.http_socket))  # waits where the queue is shorter than they are many
         idle.append(peer)
     expect(marud.http("GET", "/healthcheck").status == 200, "a request beside 1000 that say nothing")
     told = what_they_were_told(idle, 1000 - 64)
-    expect(all(text.startswith(b"HTTP/1.1 408 ") and b"places for HTTP connections are taken" in text
-               for text in told.values()), set(told.values()))
-    expect(all(json.loads(text.split(b"\r\n\r\n")[1])["error"] for text in told.values()), set(told.values()))
+    # marud closes a connection without a word that says nothing for 15 seconds. On a machine where all this takes longer, a
+    # part of them ends so.
+    is_late = time.monotonic() - begin > 15
+    texts = {text for text in told.values() if text or not is_late}
+    expect(texts and all(text.startswith(b"HTTP/1.1 408 ") and b"places for HTTP connections are taken" in text
+                         for text in texts), texts)
+    expect(all(json.loads(text.split(b"\r\n\r\n")[1])["error"] for text in texts), texts)
     # The event loop never noticed: an attachment is made, and marudctl's socket answers.
     with BlockClient(arguments.client, marud) as client:
         expect(client.ask("store meanwhile 4096") == 0, "storing while HTTP is full")

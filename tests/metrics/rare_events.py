@@ -62,7 +62,7 @@ def files_of_sockets(program):
         marud.socket.unlink()
         step.by(1, "maru_sockets_lost_total", socket="clients")
         marud.http_socket.unlink()
-        wait_for(lambda: marud.http_socket.exists(), "the socket of HTTP")
+        wait_for(marud.answers, "the socket of HTTP")
         step.by(1, "maru_sockets_lost_total", socket="http")
 
 

@@ -452,15 +452,17 @@ TEST_F(Admin, QuotasAreSetAndShown) {
 TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("pool"), output = directory.file("marud.log");
+  constexpr int kServed = -2;
   const auto run = [&](const std::vector<std::string>& options) {
     ::unlink(output.c_str());
     std::vector<std::string> command = {marud_program(), "--socket", directory.file("marud.sock")};
     command.insert(command.end(), options.begin(), options.end());
-    const auto ended = ChildProcess(command, output).wait();
+    const auto ended = ChildProcess(command, output).wait(far_too_long() / 4);
     std::stringstream text;
     text << std::ifstream(output).rdbuf();
     output_ = text.str();
-    return ended && !ended->by_signal ? ended->code : -1;
+    if (!ended) return kServed;
+    return ended->by_signal ? -1 : ended->code;
   };
   struct statvfs room = {};
   ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
@@ -471,11 +473,17 @@ TEST_F(Admin, AFileThatDoesNotFitIsRefused) {
   EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file was left behind";
   // Each of two would fit alone.
   const std::string control = directory.file("control"), config = directory.file("marud.toml");
-  ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
-  const uint64_t mib = (uint64_t(room.f_bfree) * room.f_frsize >> 20) + 64;
-  std::ofstream(config) << "[[pool]]\nname = \"default\"\nbackend = \"file\"\npath = \"" << path
-                        << "\"\ncontrol_path = \"" << control << "\"\nsize = \"" << mib << "MiB\"\n";
-  EXPECT_EQ(run({"--config", config, "--state-dir", directory.file("state")}), 1);
+  // Other tests free memory meanwhile: a marud that served since then proves nothing.
+  int code = kServed;
+  for (int times = 0; times < 3 && code == kServed; ++times) {
+    for (const std::string& left : {path, control, directory.file("state")}) std::filesystem::remove_all(left);
+    ASSERT_EQ(::statvfs(directory.path().c_str(), &room), 0);
+    const uint64_t mib = (uint64_t(room.f_bfree) * room.f_frsize >> 20) + 64;
+    std::ofstream(config) << "[[pool]]\nname = \"default\"\nbackend = \"file\"\npath = \"" << path
+                          << "\"\ncontrol_path = \"" << control << "\"\nsize = \"" << mib << "MiB\"\n";
+    code = run({"--config", config, "--state-dir", directory.file("state")});
+  }
+  EXPECT_EQ(code, 1);
   EXPECT_NE(output_.find("make room"), std::string::npos) << output_;
   EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file was left behind";
   EXPECT_NE(::access(control.c_str(), F_OK), 0) << "the file was left behind";

@@ -388,6 +388,7 @@ TEST_F(HostileSocket, WhoBringsWhatIsNotClosedFillsMarudWithLittle) {
   constexpr size_t kReceived = 5;  // then more wait to be closed than may, and no more is received until they are fewer
   std::vector<LingeringSocket> lingering(kStuck);
   std::vector<FileDescriptor> sockets;
+  const size_t at_first = descriptors_of(marud_.pid());
   for (size_t i = 0; i < kStuck; ++i) sockets.push_back(connect());
   {
     const DecidingThreadStopped stopped(marud_.pid());
@@ -398,6 +399,8 @@ TEST_F(HostileSocket, WhoBringsWhatIsNotClosedFillsMarudWithLittle) {
   }
   for (const FileDescriptor& socket : sockets) EXPECT_TRUE(is_dropped(socket));
   sockets.clear();
+  // A number is free when its close() begins: each thread that closes hangs then, and none has more to close.
+  ASSERT_TRUE(wait_until([&] { return descriptors_of(marud_.pid()) <= at_first; }));
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (size_t i = 0; i < kConnections; ++i) {
     sockets.push_back(connect());

@@ -35,10 +35,11 @@ std::string fencing_by(const std::string& path, const std::string& text, uint32_
 
 TEST_F(Hosts, TheFencingCommandIsAProofIfItSucceeds) {
   const std::string told = directory_.file("told"), ready = directory_.file("ready");
-  Host a(directory_, 0, watch_);
+  Host a(directory_, 0, patient_watch_);
   Host b(directory_, 1,
-         watch_ + fencing_by(directory_.file("fence"),
-                             "echo \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " + told + "\ntest -e " + ready, 20000, "off"));
+         patient_watch_ + fencing_by(directory_.file("fence"),
+                                     "echo \"$MARU_POOL $MARU_HOST_SLOT $1\" >> " + told + "\ntest -e " + ready, 20000,
+                                     "off"));
   a.kill();
   EXPECT_TRUE(b.has_logged("the fencing command failed: it ended with status 1"));
   EXPECT_EQ(b.state_of(0), "suspect") << "a command that fails proves nothing";
@@ -87,8 +88,9 @@ TEST_F(Hosts, AProofOfDeathIsForTheLifeThatWasFenced) {
 // Whoever may write to the pool may write there what another machine is called.
 TEST_F(Hosts, AHostIsFencedByTheNameWithWhichItWasMet) {
   const std::string told = directory_.file("told");
-  Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "echo \"$MARU_HOST_NAME\" >> " + told, 20000));
+  Host a(directory_, 0, patient_watch_);
+  Host b(directory_, 1,
+         patient_watch_ + fencing_by(directory_.file("fence"), "echo \"$MARU_HOST_NAME\" >> " + told, 20000));
   const std::string name = b.host(0).at("name");
   ASSERT_TRUE(b.has_logged("host 0 is met as " + name));
   const ControlMap map(b.socket_path());
@@ -110,9 +112,10 @@ TEST_F(Hosts, AHostIsFencedOnlyIfItsNameIsConfigured) {
   const std::string own = own_name(), told = directory_.file("told"), script = directory_.file("fence");
   std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
-  const std::string fences = watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 5000\n";
+  const std::string fences = patient_watch_ + "fencing_command = [\"" + script + "\"]\nfencing_timeout_ms = 5000\n";
   {
-    Host a(directory_, 0, watch_), b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "x\"]\n");
+    Host a(directory_, 0, patient_watch_),
+        b(directory_, 1, fences + "fencing_names = [\"another\", \"" + own + "x\"]\n");
     ASSERT_TRUE(b.has_logged("host 0 is met as " + own));
     a.kill();
     EXPECT_TRUE(b.has_logged("stays suspect and is not fenced: fencing_names has no such name"));
@@ -128,7 +131,7 @@ TEST_F(Hosts, TheNameOfAHostThatIsAliveIsNotFenced) {
   const std::string told = directory_.file("told"), script = directory_.file("fence");
   std::ofstream(script) << "#!/bin/sh\necho \"$MARU_HOST_NAME\" >> " << told << "\n";
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
-  const std::string three = watch_ + "hosts = 3\n";
+  const std::string three = patient_watch_ + "hosts = 3\n";
   Host a(directory_, 0, three);
   Host b(directory_, 1,
          three + "fencing_command = [\"" + script + "\"]\nfencing_names = [\"" + own_name() +
@@ -196,8 +199,8 @@ TEST_F(Hosts, AHostThatIsFoundSuspectIsFencedAsWell) {
 }
 
 TEST_F(Hosts, AHostWhoseMarudWasStoppedInOrderIsNotFenced) {
-  Host a(directory_, 0, watch_);
-  Host b(directory_, 1, watch_ + fencing_by(directory_.file("fence"), "exit 0", 1000));
+  Host a(directory_, 0, patient_watch_);
+  Host b(directory_, 1, patient_watch_ + fencing_by(directory_.file("fence"), "exit 0", 1000));
   Puppet on_a(a.socket_path()), on_b(b.socket_path());
   ASSERT_EQ(on_a.store("of a", "stored by a"), 0);
   const auto ended = a.stop();

@@ -61,7 +61,8 @@ class MarudInFolder(ObservedMarud):
         wait_for(lambda: "\nState:\tT" in status.read_text(), "marud to stand still")
 
     def has_logged(self, text):
-        return text in self.log.read_text()
+        """Waits for it: a thread of its own writes the log."""
+        return wait_for(lambda: text in self.log.read_text(), f"\"{text}\" in the log")
 
 
 def is_served_again(marud, what):

@@ -198,7 +198,7 @@ TEST(RestartAlone, MemoryPoolWithoutClientsIsGoneAndSaysSo) {
 
 TEST(RestartAlone, ClientOfThePoolThatIsGoneIsTold) {
   MarudProcess marud({PoolWish{}}, 50);
-  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
   ASSERT_EQ(client.store("k", "text"), 0);
   marud.kill();
   // Somebody else is first and waits out the grace; then the pool begins anew.
@@ -250,7 +250,7 @@ TEST(RestartAlone, WhatProcessesHeldThatEndedWithMarudIsTakenBackBeforeThePoolIs
 
 TEST(RestartAlone, APoolThatWaitsForItsMemoryCanBeGivenUp) {
   MarudProcess marud;
-  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
   ASSERT_EQ(client.store("k", "text"), 0);
   marud.kill();
   marud.start();
@@ -414,7 +414,7 @@ TEST(RestartAlone, ClientThatLeavesTellsAMarudItHasNotMet) {
 
 TEST(RestartAlone, EpochTellsAboutAQuickRestart) {
   MarudProcess marud;
-  TestClient client(marud.socket_path(), "default", 5'000, MARU_ATTACH_NO_SESSION_THREAD);
+  TestClient client(marud.socket_path(), "default", far_too_long_ms(), MARU_ATTACH_NO_SESSION_THREAD);
   const uint64_t before = maru_daemon_epoch(client);
   marud.kill();
   // A killed marud's sockets go when the kernel has taken down its io_uring.

@@ -128,6 +128,8 @@ class Hosts : public ::testing::Test {
  protected:
   // Short, so that the tests are; the machine may still be slow, so no test demands that a host is *not* suspect.
   const std::string watch_ = "suspect_after_ms = 1500\n";
+  // For tests where a wrong suspicion has consequences.
+  const std::string patient_watch_ = "suspect_after_ms = " + std::to_string(far_too_long_ms() / 10) + "\n";
   TemporaryDirectory directory_;
 };
 

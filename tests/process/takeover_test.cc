@@ -13,8 +13,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <gtest/gtest.h>
 #include <memory>
+#include <poll.h>
 #include <set>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -290,16 +292,26 @@ class LongTakeover : public ::testing::Test {
 
 TEST_F(LongTakeover, AConnectionThatEndsInBetweenLeavesNoRegionClosed) {
   rent_all();
-  const ControlMap poor(marud_.socket_path());
-  ask(poor, 1, 1);
-  const auto deadline = std::chrono::steady_clock::now() + far_too_long();
-  while (regions_that_are(format::RegionState::kDraining) == 0) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-  marud_.suspend();
-  ASSERT_EQ(regions_that_are(format::RegionState::kDraining), 1u) << "it is over already";
-  ASSERT_EQ(::shutdown(poor.socket(), SHUT_RDWR), 0);  // its process and its lane stay
-  marud_.resume();
+  // On a busy machine a takeover may be over before this process looks; then another poor client causes the next one.
+  std::deque<ControlMap> poor;
+  for (bool is_in_between = false; !is_in_between;) {
+    ASSERT_LT(poor.size(), 5u) << "each one was over already";
+    ControlMap& next = poor.emplace_back(marud_.socket_path());
+    ask(next, 1, 1);
+    const auto is_answered = [&] {
+      pollfd entry = {next.socket(), POLLIN, 0};
+      return ::poll(&entry, 1, 0) > 0;
+    };
+    const auto deadline = std::chrono::steady_clock::now() + far_too_long();
+    while (regions_that_are(format::RegionState::kDraining) == 0 && !is_answered())
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    marud_.suspend();
+    is_in_between = regions_that_are(format::RegionState::kDraining) == 1;
+    if (is_in_between) ASSERT_EQ(::shutdown(next.socket(), SHUT_RDWR), 0);  // its process and its lane stay
+    marud_.resume();
+  }
   EXPECT_TRUE(wait_until([&] { return regions_that_are(format::RegionState::kDraining) == 0; }, far_too_long() / 4));
-  EXPECT_EQ(marud_.pool_status().at("regions_taken"), 0u) << "it was the poor client's already";
+  EXPECT_EQ(marud_.pool_status().at("regions_taken"), poor.size() - 1) << "it was the poor client's already";
 }
 
 // MARU_TAKEOVERS says how often; MARU_SEED repeats the choices, not the instants.

@@ -37,7 +37,7 @@ class TierControllers : public testing::Test {
     ASSERT_NE(plugin, nullptr);
     for (size_t i = 0; i < tiers; ++i) {
       slot_settings_.name = std::string(1, char('a' + i));
-      if (i > 0) slot_settings_.load_timeout_ms = 60'000;  // the first one alone is late
+      if (i > 0) slot_settings_.load_timeout_ms = 60'000;  // a test may let the first one be late
       auto tier = Tier::open(plugin, {{"name", slot_settings_.name}});
       ASSERT_TRUE(tier) << tier.error().text();
       slots_.push_back(std::make_unique<TierSlot>(slot_settings_, std::move(*tier), counters_));
@@ -132,7 +132,7 @@ class TierControllers : public testing::Test {
   PoolId pool_ = {};
   TenantNames names_;
   Counters counters_;
-  TierSlotSettings slot_settings_;
+  TierSlotSettings slot_settings_ = {.name = {}, .load_timeout_ms = 60'000, .store_timeout_ms = 60'000};
   StoreSettings store_settings_ = {.pinned_bytes_max = 1 << 20};
   PrefetchSettings load_settings_ = {.held_bytes_max = 1 << 20};
   std::unique_ptr<TenantQuotas> quotas_;
@@ -286,12 +286,13 @@ TEST_F(TierControllers, StoresBehindAnOpenBreakerLeaveEntriesAsTheyAre) {
   start();
   put_below("key");
   remove({"key"});
+  const FeedItem item = stored("key");
   for (uint32_t i = 0; i < TierSlot::kBreakerFailures; ++i) {
     ask({"nowhere"});
     answer("lookup nowhere", -EIO);
   }
   ASSERT_TRUE(slots_[0]->is_open_circuit());
-  tell(stored("key"));
+  tell(item);
   stores_->delete_stale();
   EXPECT_EQ(waiting(), Texts{});
   EXPECT_FALSE(stores_->is_stale(*slots_[0], entry_key(test::key_of("key"), pool_, names_)));

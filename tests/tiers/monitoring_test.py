@@ -50,7 +50,8 @@ def main():
     with Marud(arguments.marud) as marud, \
             Tierd(arguments.tierd, marud.socket, tables='[http]\nsocket = "{folder}/http.sock"') as tierd:
         until = time.monotonic() + PATIENCE
-        while "maru_tier_entries" not in (text := metrics_of(str(tierd.folder / "http.sock"))):  # looked at once a second
+        # The last family of those that a tier has from its first second on.
+        while "maru_tier_reinserted" not in (text := metrics_of(str(tierd.folder / "http.sock"))):  # looked at once a second
             assert time.monotonic() < until, text
             time.sleep(0.1)
     served = families_of(text)

@@ -192,7 +192,7 @@ TEST_F(S3, AbsenceAndRefusalsAreNotTriedAgain) {
 
 TEST_F(S3, AHangingServerIsLeftAtTheDeadline) {
   start();
-  const auto tier = open(), impatient = open({{"timeout_ms", "300"}});
+  const auto tier = open(), impatient = open({{"timeout_ms", "1000"}, {"list", "false"}});
   TierUser user(*tier), left(*impatient);
   ASSERT_EQ(user.store("key", entry_), 0);
   server_->tell("faults hang=1");

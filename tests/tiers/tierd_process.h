@@ -16,9 +16,10 @@ class TierdProcess {
   // `tiers`: the [[tier]] tables. `more`: lines of [prefetch], and tables as [store]. DIR in them is the test's directory.
   TierdProcess(const MarudProcess& marud, const std::string& tiers, const std::string& more = {});
 
-  void start();  // waits until it answers
-  void stop();   // SIGTERM; fails the test unless it ends with status 0
-  void kill();   // SIGKILL
+  void start();                  // waits until it answers
+  void stop();                   // SIGTERM; fails the test unless it ends with status 0
+  void kill();                   // SIGKILL
+  [[nodiscard]] bool suspend();  // SIGSTOP; waits until all of its threads stand still
   bool is_running() { return process_ && process_->is_running(); }
   pid_t pid() const { return process_->pid(); }
   const std::string& socket_path() const { return socket_path_; }

@@ -160,10 +160,13 @@ TEST_F(Tierd, AnotherValueUnderAKeyReplacesTheFirst) {
   const std::string one(kBlockBytes - 5, 'a'), two(kBlockBytes - 3, 'b');
   EXPECT_EQ(client.store("key", one), 0);
   ASSERT_TRUE(tierd_->has_entries(1));
+  const uint64_t first_bytes = tierd_->tier()["entry_bytes"];
   EXPECT_EQ(client.remove("key"), 0);
   EXPECT_EQ(client.store("key", two), 0);
-  ASSERT_TRUE(
-      wait_until([&] { return tierd_->tier()["entry_bytes"] > kBlockBytes - 3 && tierd_->tier()["entries"] == 1u; }));
+  ASSERT_TRUE(wait_until([&] {
+    const nlohmann::json tier = tierd_->tier();
+    return tier["entry_bytes"] == first_bytes + 2 && tier["entries"] == 1u;
+  }));
   evict(client, {"key"});
   Prefetch prefetch(*tierd_, {"key"});
   ASSERT_EQ(prefetch.wait(), 0);

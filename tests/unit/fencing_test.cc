@@ -93,9 +93,10 @@ TEST(Fencing, ACommandThatCannotBeEndedIsNotWaitedFor) {
   fencing.reset();
   // Another one's start or end collects what was left behind.
   EXPECT_TRUE(wait_until([&] {
+    const int before = spawns;
     Fencing other;
     other.start({"/bin/true"}, {}, 1000);
-    return ::kill(pid, 0) != 0;
+    return wait_until([&] { return spawns > before; }) && ::kill(pid, 0) != 0;
   }));
 }
 
@@ -190,8 +191,12 @@ TEST_F(HeartbeatTest, ItGoesOnWithoutTheLoopUntilThatHangs) {
   EXPECT_TRUE(moves()) << "marud is being started";
   heartbeat.loop_turns();
   EXPECT_TRUE(falls_silent()) << "a loop that hangs";
-  heartbeat.loop_turns();
-  EXPECT_TRUE(moves());
+  // Each turn lets it go on for half a second: on a busy machine its thread may come later.
+  const uint64_t before = beats();
+  EXPECT_TRUE(wait_until([&] {
+    heartbeat.loop_turns();
+    return beats() != before;
+  }));
 }
 
 TEST_F(HeartbeatTest, ItEndsWithTheLifeOfTheHost) {
